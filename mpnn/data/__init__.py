@@ -1,0 +1,11 @@
+"""Data: named datasets as tokens on a grid, and the batches of a run."""
+
+from __future__ import annotations
+
+from mpnn.data.batches import Batches, StepSampler
+from mpnn.data.dataset import Dataset
+from mpnn.data.errors import UsageError
+from mpnn.data.load import load
+from mpnn.data.sources import SOURCES
+
+__all__ = ["SOURCES", "Batches", "Dataset", "StepSampler", "UsageError", "load"]
