@@ -48,7 +48,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 def fresh_memory_is_nan(request: pytest.FixtureRequest) -> Iterator[None]:
     """`torch.empty` holds NaN, or the largest integer, so that a result that reads it is wrong every time.
 
-    torch fills fresh memory only in its deterministic mode. With `warn_only` that mode forbids nothing. On CUDA it would
+    torch fills fresh memory only in its deterministic mode, which with `warn_only` forbids nothing. On CUDA it would
     choose other kernels than people run, so the tests marked gpu go without. Code that inductor has compiled does not
     fill its buffers.
     """
