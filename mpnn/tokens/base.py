@@ -7,17 +7,18 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import SymInt, Tensor
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+from mpnn import checks
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Tokens:
     """A set of tokens: features, and for each token its mask, place, coordinates and graph where they exist.
 
-    Leading dimensions that a field does not have broadcast against those of ``x``: ``mask`` of shape ``(N,)`` serves the whole batch.
-    Only shapes, dtypes and devices are checked here, so that a ``Tokens`` can be made inside ``torch.compile`` and ``torch.func.vmap``.
+    Leading dimensions that a field lacks broadcast against those of ``x``: a ``mask`` of shape ``(N,)`` serves all of a
+    batch. Only shapes, dtypes and devices are checked, so that ``Tokens`` can be made inside ``torch.compile`` and
+    ``torch.func.vmap``.
 
     Shapes:
         x: ``(..., N, C)``, floating point
@@ -55,19 +56,16 @@ class Tokens:
         lead = self.x.shape[:-1]
         if self.mask is not None:
             _tensor("mask", self.mask, self.x)
-            if self.mask.dtype != torch.bool:
-                raise TypeError(
-                    f"got a mask of dtype {self.mask.dtype}; pass a bool mask (True = takes part) or score_bias="
-                )
+            checks.bool_mask("mask", self.mask)
             if not _fits(self.mask.shape, lead):
                 raise ValueError(f"expected mask of shape (..., N) = {tuple(lead)}, got {tuple(self.mask.shape)}")
         if self.positions is not None:
             _tensor("positions", self.positions, self.x)
-            if self.positions.dtype not in _INTEGERS:
-                raise TypeError(f"expected integer positions, got {self.positions.dtype}; floats go to coordinates=")
+            checks.integers("positions", self.positions)
             if not (_fits(self.positions.shape, lead) or _fits(self.positions.shape[:-1], lead)):
                 raise ValueError(
-                    f"expected positions of shape (..., N) = {tuple(lead)} or (..., N, axes), got {tuple(self.positions.shape)}"
+                    f"expected positions of shape (..., N) = {tuple(lead)} or (..., N, axes), "
+                    f"got {tuple(self.positions.shape)}"
                 )
         if self.coordinates is not None:
             _tensor("coordinates", self.coordinates, self.x)
@@ -80,8 +78,7 @@ class Tokens:
                 )
         if self.batch is not None:
             _tensor("batch", self.batch, self.x)
-            if self.batch.dtype not in _INTEGERS:
-                raise TypeError(f"expected an integer batch, got {self.batch.dtype}")
+            checks.integers("batch", self.batch)
             if self.x.ndim != 2:
                 raise ValueError(
                     f"batch= needs x of shape (N, C) without leading dimensions, got {tuple(self.x.shape)}"
@@ -89,7 +86,7 @@ class Tokens:
             if self.batch.shape != lead:
                 raise ValueError(f"expected batch of shape (N,) = {tuple(lead)}, got {tuple(self.batch.shape)}")
         if self.grid is not None:
-            if not (isinstance(self.grid, tuple) and all(isinstance(n, int | torch.SymInt) for n in self.grid)):
+            if not (isinstance(self.grid, tuple) and all(isinstance(n, int | SymInt) for n in self.grid)):
                 raise TypeError(f"expected grid to be a tuple of ints, got {self.grid!r}")
             if math.prod(self.grid) != lead[-1]:
                 raise ValueError(f"expected {math.prod(self.grid)} tokens for grid {self.grid}, got {lead[-1]}")
@@ -104,7 +101,7 @@ class Tokens:
         return dataclasses.replace(self, **changes)
 
     def clean(self) -> Tokens:
-        """The same tokens with zeros where the mask is False, in value and gradient, whatever stood there (NaN and inf included)."""
+        """The same tokens, zero in value and gradient where the mask is False, whatever stood there, NaN included."""
         if self.mask is None:
             return self
         return self.replace(x=self.x.masked_fill(~self.mask.unsqueeze(-1), 0))
@@ -129,8 +126,8 @@ class Tokens:
 def _tensor(name: str, value: Any, like: Tensor | None = None) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"expected {name} to be a tensor, got {type(value).__name__}")
-    if like is not None and value.device != like.device:
-        raise ValueError(f"expected {name} on {like.device} like x, got {value.device}; move the tokens with .to()")
+    if like is not None:
+        checks.same_device(name, value, like.device)
 
 
 def _fits(shape: torch.Size, lead: torch.Size) -> bool:
