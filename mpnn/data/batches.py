@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,36 +34,36 @@ class StepSampler(Sampler[list[int]]):
         return self.steps - self.start
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.tensors():
-            yield batch.tolist()
-
-    def tensors(self) -> Iterator[Tensor]:
-        """The same indices as tensors, for data that is in memory as a whole."""
         each = self.size // self.batch_size
-        order: Tensor | None = None
+        order: list[int] | None = None
         for step in range(self.start, self.steps):
             epoch, place = divmod(step, each)
             if order is None or place == 0:
                 order = self._order(epoch)
             yield order[place * self.batch_size : (place + 1) * self.batch_size]
 
-    def _order(self, epoch: int) -> Tensor:
+    def _order(self, epoch: int) -> list[int]:
         if not self.shuffle:
-            return torch.arange(self.size)
+            return list(range(self.size))
         # One number from two: the factor is a prime above any number of epochs that a run has.
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-        return torch.randperm(self.size, generator=generator)
+        return torch.randperm(self.size, generator=generator).tolist()
 
 
 class Batches:
-    """Pairs `(x, y)` for each step, cut from tensors in memory: no worker and no collation."""
+    """Pairs `(x, y)` for each list of indices, cut from tensors in memory: no worker and no collation.
 
-    def __init__(self, x: Tensor, y: Tensor, sampler: StepSampler) -> None:
-        self.x, self.y, self.sampler = x, y, sampler
+    >>> x = torch.arange(5)
+    >>> [batch for batch, _ in Batches(x, x, x.split(3))]
+    [tensor([0, 1, 2]), tensor([3, 4])]
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, order: StepSampler | Sequence[Tensor]) -> None:
+        self.x, self.y, self.order = x, y, order
 
     def __len__(self) -> int:
-        return len(self.sampler)
+        return len(self.order)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for index in self.sampler.tensors():
+        for index in self.order:
             yield self.x[index], self.y[index]

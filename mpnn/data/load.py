@@ -15,6 +15,7 @@ from mpnn.data.errors import UsageError, one_of
 from mpnn.data.files import data_folder, replacing
 from mpnn.data.sources import SOURCES, Arrays, Source
 
+FORMAT = 1  # of the kept files: a higher number leaves the older ones unread
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -46,7 +47,7 @@ def load(name: str, *, folder: str | Path | None = None) -> Dataset:
 
 def _cached(name: str, source: Source, folder: Path) -> Arrays:
     try:
-        kept = folder / f"{name}-{version(source.library)}.npz"
+        kept = folder / f"{name}-{version(source.library)}-{FORMAT}.npz"
     except PackageNotFoundError:
         return _typed(source.make(folder))  # says which library is missing
     if kept.exists():
