@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "checks",
     "memo",
+    "edges",
+    "pairs",
+    "scores",
+    "segments",
+    "sparse",
     "tokens",
     "positions",
     "neighbours",

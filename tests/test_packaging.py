@@ -20,7 +20,7 @@ PUBLIC = [
         "mpnn",
         *(f"mpnn.{part}" for part in ("neighbours", "weights", "positions", "tokens", "models", "interop")),
     )
-    if (ROOT / name.replace(".", "/")).is_dir()
+    if (ROOT / name.replace(".", "/") / "__init__.py").is_file()
 ]
 
 
