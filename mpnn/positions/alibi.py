@@ -38,7 +38,7 @@ class ALiBi(ScoreBias):
         below = 1 << (heads.bit_length() - 1)
         slopes = [2.0 ** (-8 * i / below) for i in range(1, below + 1)]
         slopes += [2.0 ** (-4 * i / below) for i in range(1, 2 * below, 2)][: heads - below]
-        self.constant("slopes", torch.tensor(slopes, dtype=torch.float32))
+        self.constant("slopes", torch.tensor(slopes, dtype=torch.float32, device="cpu"))
 
     def forward(self, target_positions: Tensor, source_positions: Tensor) -> Tensor:
         distance = (target_positions.long() - source_positions.long()).abs()

@@ -24,9 +24,9 @@ class Constants(nn.Module):
         self._numbers: dict[str, tuple[Any, torch.dtype]] = {}
 
     def constant(self, name: str, values: Tensor) -> None:
-        """Keeps these values under this name."""
+        """Keeps these values, computed on the CPU, under this name and on the default device."""
         self._numbers[name] = (values.tolist(), values.dtype)
-        self.register_buffer(name, values, persistent=False)
+        self.register_buffer(name, torch.tensor(values.tolist(), dtype=values.dtype), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         super()._apply(fn, recurse)

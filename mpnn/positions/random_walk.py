@@ -62,7 +62,7 @@ def return_chances(
     return table.float()
 
 
-# torch.compile cannot see through sparse products; in eager mode the function itself runs, as an operation loads dynamo.
+# torch.compile cannot see through sparse products; eagerly the function itself runs, as an operation loads dynamo.
 _opaque = torch.library.custom_op(
     "mpnn::return_chances",
     return_chances,
