@@ -1,0 +1,129 @@
+"""Errors at the door: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums over neighbours accumulate: float32 for the half-precision dtypes."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+def compiling() -> bool:
+    """True while torch.compile traces."""
+    return torch.compiler.is_compiling()
+
+
+def transforms() -> tuple[str, ...]:
+    """The active functional transforms, outermost first: "grad", "vmap", "jvp"; "jvp" too inside a dual level."""
+    if torch.compiler.is_compiling():
+        return ()
+    names: tuple[str, ...] = ()
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        stack = torch._C._functorch.get_interpreter_stack() or []
+        names = tuple(i.key().name.lower() for i in stack)
+    if torch.autograd.forward_ad._current_level >= 0 and "jvp" not in names:
+        names += ("jvp",)
+    return names
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a tensor's values may be looked at: eager, not wrapped by a transform, not on the meta device."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or tensor.device.type == "meta"
+    )
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` where a known name is close."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(argument: str, value: object, known: Iterable[object]) -> None:
+    """Refuse a value that is none of the known ones."""
+    known = list(known)
+    if value not in known:
+        names = ", ".join(repr(k) for k in known)
+        close = hint(value, [k for k in known if isinstance(k, str)]) if isinstance(value, str) else ""
+        raise ValueError(f"expected {argument} to be one of {names}, got {value!r}{close}")
+
+
+def positive(argument: str, value: object, least: int = 1) -> int:
+    """Refuse what is no integer of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"expected {argument} to be an int, got {value!r} ({type(value).__name__})")
+    if value < least:
+        raise ValueError(f"expected {argument} ≥ {least}, got {value}")
+    return value
+
+
+def divides(name: str, part: int, of: str, whole: int) -> None:
+    """Refuse heads or groups that do not split the channels evenly."""
+    if whole % part:
+        raise ValueError(f"expected {of} to be a multiple of {name}={part}, got {whole}; change one of the two")
+
+
+def bool_mask(argument: str, mask: Tensor | None) -> None:
+    """Refuse a mask that is not bool: floats and integers are ambiguous between libraries."""
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"expected {argument} to be a bool tensor, got {type(mask).__name__}")
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"expected {argument} of dtype bool (True = takes part), got {mask.dtype}; "
+            "pass a bool mask, or add floats to the scores with score_bias="
+        )
+
+
+def broadcastable(argument: str, shape: torch.Size, to: tuple, legend: str) -> None:
+    """Refuse a shape that does not broadcast to the call's."""
+    fits = len(shape) <= len(to) and all(
+        a == b or a == 1 for a, b in zip(reversed(shape), reversed(to), strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"expected {argument} to broadcast to {legend} = {tuple(int(n) for n in to)}, got {tuple(shape)}"
+        )
+
+
+def integers(argument: str, tensor: Tensor) -> None:
+    """Refuse an index tensor that is neither int32 nor int64."""
+    if tensor.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"expected {argument} of dtype int64 or int32, got {tensor.dtype}")
+
+
+def same_device(argument: str, tensor: Tensor, device: torch.device) -> None:
+    """Refuse tensors of one call on different devices."""
+    if tensor.device != device:
+        raise ValueError(
+            f"expected {argument} on {device}, as the tokens, got {tensor.device}; move it with .to({str(device)!r})"
+        )
+
+
+def same_dtype(argument: str, got: torch.dtype, parameters: torch.dtype) -> None:
+    """Refuse tokens and parameters of different dtypes (autocast apart)."""
+    if got != parameters:
+        raise TypeError(
+            f"expected {argument} of dtype {parameters}, as the layer's parameters, got {got}; "
+            f"cast one of them, or run under torch.autocast"
+        )
+
+
+def values(condition: Tensor, error: type[Exception], text: str, came: Tensor | None = None) -> None:
+    """Raise where a bool tensor is not all True: with what came in eager mode, as an async assertion under compile."""
+    if torch.compiler.is_compiling():
+        torch._assert_async(condition.all(), text)
+    elif readable(condition) and not bool(condition.all()):
+        seen = "" if came is None else f", got {came[~condition].flatten()[0].item():g}"
+        raise error(text + seen)

@@ -1,0 +1,71 @@
+"""Edges: the pairs of a neighbourhood, and their order by target and by source."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """Edges grouped by one of their ends: row r holds ``order[start[r]:start[r + 1]]``."""
+
+    order: Tensor  # int64 (E,): the edges, stably sorted by row
+    start: Tensor  # int64 (rows + 1,)
+
+
+class Edges:
+    """The pairs of a neighbourhood as parallel tensors.
+
+    ``source``, ``target`` int64 (E,) · ``relation`` int64 (E,) or None (all 0) · ``offset`` (E, axes) from the target
+    to the source, or None · ``index`` int64 (E,): a graph's row in the caller's ``edge_index`` (-1 for an added loop),
+    elsewhere the pair's number, or None · ``valid`` bool (E,): rows that are no pair. Only code traced by
+    torch.compile uses ``valid``, where the number of edges may not depend on values.
+    """
+
+    def __init__(
+        self,
+        source: Tensor,
+        target: Tensor,
+        relation: Tensor | None = None,
+        offset: Tensor | None = None,
+        index: Tensor | None = None,
+        *,
+        valid: Tensor | None = None,
+    ) -> None:
+        self.source, self.target, self.relation = source, target, relation
+        self.offset, self.index, self.valid = offset, index, valid
+        self.cache: dict[Any, Any] = {}  # what kernels derive from these edges lives as long as they do
+
+    def __len__(self) -> int:
+        return self.source.shape[0]
+
+    def take(self, rows: Tensor) -> Edges:
+        """The edges at the given rows (indices or a bool mask)."""
+        fields = (self.relation, self.offset, self.index)
+        picked = [None if t is None else t[rows] for t in fields]
+        valid = None if self.valid is None else self.valid[rows]
+        return Edges(self.source[rows], self.target[rows], *picked, valid=valid)
+
+    def compact(self) -> Edges:
+        """Without the rows that are no pair; unchanged while compiling."""
+        if self.valid is None or torch.compiler.is_compiling():
+            return self
+        kept = self.take(self.valid.nonzero().squeeze(-1))
+        kept.valid = None
+        return kept
+
+    def rows(self, by: str, count: int) -> Rows:
+        """The edges grouped by "target" or "source", made once."""
+        key = ("rows", by, count)
+        if key not in self.cache:
+            ends: Tensor = getattr(self, by)
+            order = torch.argsort(ends, stable=True)
+            start = torch.zeros(count + 1, dtype=torch.int64, device=ends.device)
+            torch.cumsum(torch.bincount(ends, minlength=count), 0, out=start[1:])
+            self.cache[key] = Rows(order, start)
+        return self.cache[key]
+
+    def __repr__(self) -> str:
+        return f"Edges({len(self)} edges)"

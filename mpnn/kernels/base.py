@@ -1,0 +1,256 @@
+"""What a kernel gets: the call as tensors, and the spec, plain values from which the plan chooses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import values, wide
+from mpnn.edges import Edges
+from mpnn.neighbours import Neighbours
+from mpnn.neighbours.base import enumerate_edges
+from mpnn.neighbours.graph import blocks_of
+from mpnn.pairs import Pairs
+from mpnn.scores import at_pairs
+from mpnn.segments import segment_softmax, segment_sum
+from mpnn.tokens.base import Tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """One call in plain values. Everything that a kernel's ``unsupported`` may ask stands here."""
+
+    neighbours: str
+    weight: str
+    family: str  # "groups" or "heads"
+    parts: int  # groups or heads
+    targets: int
+    sources: int
+    batch: int
+    channels: int  # of the value, all parts together
+    out_channels: int  # of the aggregate
+    dtype: str
+    device: str = "cpu"
+    kv_heads: int = 0
+    score_channels: int = 0  # per head, of queries and keys
+    edges: int | None = None
+    relations: int = 1
+    axes: int = 0
+    border: str | None = None
+    causal: bool = False
+    square: bool = True  # as many targets as sources
+    ragged: bool = False
+    reduce: str = "sum"
+    normalise: str | None = None
+    network: str | None = None  # the class of EdgeLearned's network
+    fixed: bool = False
+    mask: bool = False
+    mask_batched: bool = False
+    pair_mask: bool = False
+    score_bias: str | None = None  # "module", "tensor" or "edges"
+    score_bias_grad: bool = False
+    score: bool = False
+    edge_attr: bool = False
+    edge_weight: bool = False
+    edge_batched: bool = False  # edge data or masks differ between batch entries
+    dropout: float = 0.0
+    grad: bool = False
+    compiling: bool = False
+    transforms: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of a layer, checked and cleaned: all that a kernel reads."""
+
+    neighbours: Neighbours
+    weight: Any  # a Weight, or attend's given scores
+    targets: int
+    sources: int
+    lead: tuple[int, ...]  # leading dimensions
+    nodes: dict[str, Tensor]  # tensors over tokens: x_source, x_target, value, query, key, positions_…, coordinates_…, score_bias
+    tokens: tuple[Tokens, Tokens | None]  # (source, target), for edges()
+    explicit: Edges | None = None  # the list of edges, where the call has one
+    attr: Tensor | None = None
+    edge_weight: Tensor | None = None
+    source_mask: Tensor | None = None
+    target_mask: Tensor | None = None
+    pair_mask: Tensor | None = None
+    dropout: float = 0.0
+    transformed: bool = False  # inside a functional transform
+    bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
+
+    def take_bias(self, flat: bool = False) -> Tensor | None:
+        """The layer's bias, if this kernel may add it; the layer then does not."""
+        bias, self.bias = self.bias, None
+        if bias is None or not flat:
+            return bias
+        return bias.reshape(-1) if bias.ndim > 1 else bias.repeat(self.targets)
+
+    @property
+    def value(self) -> Tensor:
+        """The tensor whose rows are sent: (..., heads, M, D), or (..., M, C) with groups."""
+        return self.nodes["value"]
+
+    @property
+    def target_tokens(self) -> Any:
+        """The tokens as ``Neighbours.edges`` takes them."""
+        source, target = self.tokens
+        return source if target is None or target is source else (source, target)
+
+    def all_edges(self) -> Edges:
+        """Every edge of the call."""
+        if self.explicit is None:
+            self.explicit = enumerate_edges(
+                self.neighbours, self.targets, self.sources, self.target_tokens, self.value.device
+            )
+        return self.explicit
+
+    def blocks(self, edges_each: int | None) -> Iterator[tuple[slice | None, Edges, Tensor | None]]:
+        """(targets, edges, rows of these in the edge data) for blocks of about ``edges_each`` edges; None makes one block."""
+        if edges_each is None or (self.explicit is not None and len(self.explicit) <= edges_each):
+            yield None, self.all_edges(), None
+        elif self.explicit is not None:
+            order, start = self.explicit.rows("target", self.targets)
+            for rows in blocks_of(start, edges_each):
+                slot = order[start[rows.start] : start[rows.stop]]
+                yield rows, self.explicit.take(slot), slot
+        elif self.neighbours.degree(self.targets, self.sources) * self.targets <= edges_each:
+            yield None, self.all_edges(), None
+        else:
+            for rows in self.neighbours.row_blocks(self.targets, self.sources, edges_each):
+                made = self.neighbours.edges(self.targets, self.sources, rows=rows, tokens=self.target_tokens)
+                yield rows, self._inside(made, rows), None
+
+    def _inside(self, edges: Edges, rows: slice) -> Edges:
+        """A person's own rule may return more than the rows it was asked for."""
+        if self.neighbours.enumerates:
+            return edges
+        inside = (edges.target >= rows.start) & (edges.target < rows.stop)
+        return edges if bool(inside.all()) else edges.take(inside.nonzero().squeeze(-1))
+
+    def pairs(self, edges: Edges, slot: Tensor | None) -> Pairs:
+        """The view of a block that the weight rule reads."""
+        ids: Callable[[Edges], Tensor] = lambda e: self.neighbours.pair_ids(e, self.targets, self.sources)  # noqa: E731
+        return Pairs(edges, self.nodes, self.weight.heads, self.weight.project, self.attr, slot, ids)
+
+    def keep(self, edges: Edges) -> Tensor | None:
+        """Which edges no mask removes: bool (..., E, 1 or heads); None where all stay."""
+        kept = None if edges.valid is None else edges.valid[:, None]
+        for mask, ends in ((self.source_mask, edges.source), (self.target_mask, edges.target)):
+            if mask is not None:
+                at = mask.index_select(-1, ends)[..., None]
+                kept = at if kept is None else kept & at
+        if self.pair_mask is not None:
+            at = at_pairs(self.pair_mask, edges.target, edges.source)
+            kept = at if kept is None else kept & at
+        return kept
+
+    def scale(self, edges: Edges, slot: Tensor | None, keep: Tensor | None, first: int, rows: int) -> Tensor | None:
+        """What multiplies the weights besides the rule: edge weights and degrees, (..., E, 1 or heads); None for 1."""
+        factor = None
+        if self.edge_weight is not None:
+            factor = self.edge_weight if slot is None else self.edge_weight.index_select(-1, slot)
+            factor = factor[..., None]
+        if self.weight.normalise == "symmetric":
+            root = self.inverse_root()
+            norm = root.index_select(-2, edges.source) * root.index_select(-2, edges.target)
+            factor = norm if factor is None else factor * norm
+        if self.weight.normalise == "relation":
+            norm = self._per_relation(edges, keep, first, rows)
+            factor = norm if factor is None else factor * norm
+        return factor
+
+    def normalised(
+        self, pairs: Pairs, slot: Tensor | None, first: int, rows: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """The weights of a block as they are used, before dropout, and which edges no mask removes."""
+        keep = self.keep(pairs.edges)
+        weight = self.weight.per_edge(pairs)
+        if self.weight.normalise == "softmax":
+            return segment_softmax(weight, keep, pairs.target - first, rows), keep
+        scale = self.scale(pairs.edges, slot, keep, first, rows)
+        if scale is not None:
+            weight = weight * scale.to(wide(weight.dtype))
+        return (weight if keep is None else weight.masked_fill(~keep, 0)), keep
+
+    def _per_relation(self, edges: Edges, keep: Tensor | None, first: int, rows: int) -> Tensor:
+        count = self.neighbours.relations
+        kind = (edges.target - first) * count + (0 if edges.relation is None else edges.relation)
+        ones = torch.ones((), dtype=wide(self.value.dtype), device=kind.device)
+        ones = ones.expand(len(edges), 1) if keep is None else keep.to(ones.dtype)
+        total = segment_sum(ones, kind, rows * count)
+        return 1 / total.index_select(-2, kind).clamp(min=1)
+
+    def messages(self, pairs: Pairs, weight: Tensor) -> Tensor:
+        """w_ij · value_j: (..., heads, E, D), or (..., E, C) with groups, in the accumulation's dtype."""
+        value, rule = pairs.at_source(self.value), self.weight
+        dtype = wide(value.dtype)
+        if rule.groups is not None:
+            per_group = value.unflatten(-1, (rule.groups, -1))
+            matrix = weight.unflatten(-1, (rule.groups, rule.before // rule.groups, rule.after // rule.groups))
+            product = torch.einsum("...egi,...egio->...ego", per_group, matrix.to(value.dtype))
+            return product.flatten(-2).to(dtype)
+        if value.shape[-3] != rule.heads:
+            value = value.repeat_interleave(rule.heads // value.shape[-3], -3)
+        added = rule.edge_value(pairs)
+        if added is not None:
+            value = value + added.transpose(-3, -2)
+        return weight.transpose(-2, -1)[..., None].to(dtype) * value.to(dtype)
+
+    def inverse_root(self) -> Tensor:
+        """1/√degree of each token, 0 where the degree is 0: (..., N, 1 or heads), made once a call."""
+        if "inverse_root" not in self.nodes:
+            degree = None
+            for rows, edges, slot in self.blocks(None if torch.compiler.is_compiling() else 1 << 22):
+                part = self.degree(edges, slot, self.keep(edges))
+                degree = part if degree is None else degree + part
+            assert degree is not None
+            if self.edge_weight is not None:
+                text = "expected degrees ≥ 0 for normalise='symmetric', which takes their square root; negative degree"
+                values(degree >= 0, ValueError, text, degree)
+            some = degree > 0
+            self.nodes["inverse_root"] = torch.where(some, degree, 1).rsqrt() * some
+        return self.nodes["inverse_root"]
+
+    def degree(self, edges: Edges, slot: Tensor | None, keep: Tensor | None) -> Tensor:
+        """Summed weights of the edges into each token: (..., N, 1 or heads)."""
+        dtype = wide(self.value.dtype)
+        weight = torch.ones(len(edges), 1, dtype=dtype, device=edges.source.device)
+        if self.edge_weight is not None:
+            weight = (self.edge_weight if slot is None else self.edge_weight.index_select(-1, slot))[..., None].to(dtype)
+        if keep is not None:
+            weight = torch.where(keep, weight, 0)
+        return segment_sum(weight, edges.target, self.targets)
+
+    def blank_targets(self, aggregate: Tensor) -> Tensor:
+        """Zeros at masked targets, for kernels that do not read the mask edge by edge."""
+        return aggregate if self.target_mask is None else aggregate.masked_fill(~self.target_mask[..., None], 0)
+
+    @property
+    def width(self) -> int:
+        """Channels of the aggregate."""
+        if self.weight.groups is not None:
+            return self.weight.after
+        heads, _, width = self.value.shape[-3:]
+        return self.weight.heads * width
+
+    @property
+    def entries(self) -> int:
+        """Number of batch entries."""
+        return math.prod(self.lead)
+
+
+class Kernel(Protocol):
+    """A kernel module: its name, why it cannot run a call (in words), and the run."""
+
+    name: str
+
+    def unsupported(self, spec: Spec) -> list[str]: ...
+
+    def run(self, call: Call, reference: Callable[[Call], Tensor]) -> Tensor: ...

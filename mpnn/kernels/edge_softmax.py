@@ -1,0 +1,93 @@
+"""edge_softmax: attention over listed edges by sampled products, without a tensor over edges and channels.
+
+Scores are inner products sampled at the edges, or sums of one term per end; the softmax runs over compressed rows; the
+weighted sum is a sparse product per head. Each piece is closed under differentiation, see ``mpnn.sparse``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import wide
+from mpnn.kernels.base import Call, Spec
+from mpnn.scores import given_bias, module_bias
+from mpnn.sparse import Csr, row_softmax, sddmm, spmm
+
+name = "edge_softmax"
+LISTS = ("Graph", "Grid", "Window")
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no attention over a list of edges."""
+    why = []
+    if spec.neighbours not in LISTS:
+        why.append("needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, fused attention is faster")
+    if spec.normalise != "softmax":
+        why.append("no softmax")
+    if spec.weight not in ("QKSoftmax", "attend") and spec.network != "AdditiveScore":
+        why.append("needs QKSoftmax, attend or AdditiveScore: scores that are products or sums of terms of the two ends")
+    if spec.network == "AdditiveScore" and not spec.square:
+        why.append("AdditiveScore between two sets of tokens projects the targets too")
+    if spec.edge_attr and spec.weight == "QKSoftmax":
+        why.append("edge features in key and value would hold a tensor over edges and channels")
+    if spec.compiling:
+        why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.device == "cpu" and not torch.backends.mkl.is_available():
+        why.append("sampled products need MKL, and this torch has none")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    if "edges" not in csr.cache:
+        csr.cache["edges"] = call.all_edges().take(csr.order)
+    edges, heads = csr.cache["edges"], call.weight.heads
+    dtype = wide(call.value.dtype)
+    pairs = call.pairs(edges, csr.order)
+    scores = _products(call, csr, pairs, dtype) if "query" in call.nodes else _terms(call, pairs, dtype)
+    keep = call.keep(edges)
+    if keep is not None:
+        scores = scores.expand(torch.broadcast_shapes(scores.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    count = len(edges)
+    weight = row_softmax(csr, scores.transpose(-2, -1).expand(*call.lead, heads, count).reshape(-1, count))
+    weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
+    value = _all_heads(call.value, heads).to(dtype)
+    y = spmm(csr, weight, value.reshape(-1, *value.shape[-2:]))
+    y = y.view(*call.lead, heads, call.targets, -1).transpose(-3, -2).flatten(-2)
+    return y.to(call.value.dtype)
+
+
+def _all_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys and values of grouped heads, once for each query head."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
+
+
+def _products(call: Call, csr: Csr, pairs: Any, dtype: torch.dtype) -> Tensor:
+    """scale · q·k + bias at the edges: (..., E, heads)."""
+    rule = call.weight
+    query, key = call.nodes["query"].to(dtype), _all_heads(call.nodes["key"], rule.heads).to(dtype)
+    flat = sddmm(csr, query.reshape(-1, *query.shape[-2:]) * rule.scale, key.reshape(-1, *key.shape[-2:]))
+    scores = flat.view(*call.lead, rule.heads, -1).transpose(-2, -1)
+    if rule.score_bias is not None:
+        scores = scores + module_bias(pairs, rule.score_bias)
+    given = given_bias(pairs)
+    if given is not None:
+        scores = scores + given
+    score = getattr(rule, "score", None)
+    return scores if score is None else score(scores, pairs)
+
+
+def _terms(call: Call, pairs: Any, dtype: torch.dtype) -> Tensor:
+    """activation(s_j + t_i + edge) at the edges: (..., E, heads)."""
+    network = call.weight.network
+    source, target = network.factor(call.value, call.nodes["x_source"], call.nodes["x_target"])
+    total = pairs.at_source(source.to(dtype)) + pairs.at_target(target.to(dtype))
+    if network.edge is not None:
+        total = total + network.edge_term(pairs.attr).to(dtype)
+    return network.activation(total)

@@ -1,0 +1,48 @@
+"""linear: weights per pair of a fixed set as one matrix product.
+
+``Full`` × ``Static`` on (…, sources, in) is ``F.linear`` on (…, sources · in) with the weight seen as
+(targets · out, sources · in): a view, no copy. With heads it is one product per head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mpnn.kernels.base import Call, Spec
+
+name = "linear"
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no single matrix product."""
+    why = []
+    if spec.weight != "Static" or spec.neighbours not in ("Full", "AllTokens"):
+        why.append("needs Full or AllTokens with Static: one weight per pair of all tokens")
+    if spec.family == "groups" and spec.parts > 1:
+        why.append("block-diagonal weights are no single matrix")
+    if spec.family == "groups" and spec.neighbours == "AllTokens":
+        why.append("the leading block of a weight with channels is no view")
+    if spec.causal:
+        why.append("causal: half of the matrix does not take part")
+    if spec.normalise is not None:
+        why.append(f"normalise={spec.normalise!r} changes the weights at every call")
+    if spec.pair_mask or spec.edge_weight or spec.edge_attr or spec.ragged:
+        why.append("pair_mask, edge data and batch change the matrix at every call")
+    if spec.family == "heads" and spec.dtype in ("float16", "bfloat16") and spec.device == "cpu":
+        why.append("half-precision products per head accumulate in half on the CPU")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    rule, value = call.weight, call.value
+    if rule.heads is not None:
+        weight = rule.weight[:, : call.targets, : call.sources]
+        return call.blank_targets(torch.matmul(weight, value).transpose(-3, -2).flatten(-2))
+    weight = rule.weight.flatten(2).flatten(0, 1)
+    y = F.linear(value.flatten(-2), weight, call.take_bias(flat=True))
+    return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))

@@ -1,0 +1,228 @@
+"""sdpa: attention over all tokens through torch's fused kernels.
+
+FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are 4-D,
+since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs none, since
+no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
+
+The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F
+
+from mpnn.kernels.base import Call, Spec
+from mpnn.memo import derived
+
+name = "sdpa"
+MASK = 1 << 22  # entries of a mask over targets and sources made at once
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no dense attention."""
+    why = []
+    if spec.neighbours not in ("AllTokens", "Full"):
+        why.append("needs AllTokens or Full: every pair of tokens")
+    if spec.weight not in ("QKSoftmax", "attend"):
+        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+    if spec.edge_attr:
+        why.append("edge features are added to keys and values pair by pair")
+    if spec.score:
+        why.append("a score function changes scores pair by pair")
+    if spec.ragged:
+        why.append("batch: graphs of different size are no dense batch")
+    if spec.score_bias == "edges":
+        why.append("a bias per edge is not dense")
+    if spec.score_channels != spec.channels // max(1, spec.kv_heads):
+        why.append("keys and values of different widths leave the fused path")
+    if not (spec.compiling or (spec.targets and spec.sources)):
+        why.append("no tokens")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.transforms and spec.dropout:
+        why.append("dropout under a functional transform")
+    if spec.transforms and spec.score_bias == "module":
+        why.append("a module's score bias under a functional transform")
+    return why
+
+
+def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    query, key, value = (_four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
+    given = call.nodes.get("score_bias")
+    module = call.weight.score_bias
+    learned = (given is not None and given.requires_grad) or (
+        module is not None and any(p.requires_grad for p in module.parameters())
+    )
+    attention = _attention(call)
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if torch.compiler.is_compiling() or call.dropout or learned or not (wanted or call.transformed):
+        y = attention(query, key, value)  # where dropout or a learned bias act, torch's own formula has every derivative
+    else:
+        again = _again(call, reference)
+        y = (_Transformed if call.transformed else _Fused).apply(attention, again, query, key, value)
+    y = y.transpose(-3, -2).flatten(-2)
+    return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
+
+
+def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """(..., heads, N, D) as (B, heads, N, D)."""
+    return x if x.ndim == 4 else x.reshape(math.prod(lead), *x.shape[-3:])
+
+
+def _attention(call: Call) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The fused call that this one needs, as a function of query, key, value."""
+    rule = call.weight
+    grouped = call.nodes["query"].shape[-3] != call.nodes["key"].shape[-3]
+    options: dict[str, Any] = {"dropout_p": call.dropout, "scale": rule.scale, "enable_gqa": grouped}
+    causal = call.neighbours.causal and call.targets != 1
+    source_mask = call.source_mask
+    if causal and source_mask is not None and call.targets == call.sources and _pads_end(source_mask, call.target_mask):
+        source_mask = None
+    square = call.targets == call.sources if causal else True
+    biased = rule.score_bias is not None or "score_bias" in call.nodes
+    if source_mask is None and call.pair_mask is None and not biased and square:
+        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, **options)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        step = max(1, MASK // max(1, q.shape[0] * q.shape[1] * call.sources)) if causal or biased else call.targets
+        parts = [
+            _rows(call, source_mask, causal, slice(a, min(a + step, call.targets)), q, k, v, options)
+            for a in range(0, call.targets, step)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
+
+    return attend
+
+
+def _pads_end(source: Tensor, target: Tensor | None) -> bool:
+    """Whether every masked token stands after the real ones, and masked sources are masked targets too."""
+    if torch.compiler.is_compiling() or source is not target or torch._C._functorch.is_functorch_wrapped_tensor(source):
+        return False
+    return derived(lambda: not bool((~source[..., :-1] & source[..., 1:]).any()), "pads_end", source)
+
+
+def _rows(
+    call: Call, source_mask: Tensor | None, causal: bool, rows: slice, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
+) -> Tensor:
+    """Attention of some targets under a mask and a bias."""
+    mask, bias = _mask(call, source_mask, causal, rows), _bias(call, rows)
+    some = None
+    if mask is not None:
+        some = mask.any(-1, keepdim=True)
+        mask = mask | ~some  # a row without sources would be no number; it is set to 0 below
+    if bias is not None:
+        mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -torch.inf)
+    y = F.scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=mask, **options)
+    return y if some is None else y.masked_fill(~some, 0)
+
+
+def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> Tensor | None:
+    """Which pairs take part: broadcast to (B, heads, rows, M); None for all."""
+    mask = None
+    if source_mask is not None:
+        mask = source_mask if source_mask.ndim == 1 else source_mask.expand(*call.lead, call.sources).reshape(-1, 1, 1, call.sources)
+        mask = mask.view(-1, 1, 1, call.sources)
+    if causal:
+        i = torch.arange(rows.start, rows.stop, device=call.value.device) + (call.sources - call.targets)
+        sees = torch.arange(call.sources, device=call.value.device) <= i[:, None]
+        mask = sees if mask is None else mask & sees
+    if call.pair_mask is not None:
+        pairs = _dense(call, call.pair_mask, rows)
+        mask = pairs if mask is None else mask & pairs
+    return mask
+
+
+def _dense(call: Call, dense: Tensor, rows: slice) -> Tensor:
+    """Some rows of what broadcasts to (..., heads, N, M), with one batch axis."""
+    dense = dense.expand(*(1,) * (3 - dense.ndim), *dense.shape) if dense.ndim < 3 else dense
+    dense = dense if dense.shape[-2] == 1 else dense[..., rows, :]
+    if dense.ndim == 3:
+        return dense[None]
+    return dense.expand(*call.lead, *dense.shape[-3:]).reshape(-1, *dense.shape[-3:])
+
+
+def _bias(call: Call, rows: slice) -> Tensor | None:
+    """The scores' bias, broadcast to (B, heads, rows, M)."""
+    bias = None
+    module = call.weight.score_bias
+    if module is not None:
+        target, source = call.nodes["positions_target"], call.nodes["positions_source"]
+        if getattr(module, "axes", 0):
+            dense = module(target[..., rows, None, :], source[..., None, :, :])
+        else:
+            dense = module(target[..., rows, None], source[..., None, :])
+        dense = dense.movedim(-1, -3)
+        bias = dense if dense.ndim < 5 else dense.reshape(-1, *dense.shape[-3:])
+    if "score_bias" in call.nodes:
+        given = _dense(call, call.nodes["score_bias"], rows)
+        bias = given if bias is None else bias + given
+    return bias
+
+
+def _again(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The same attention through the reference, which has every derivative."""
+
+    def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        shaped = {n: t.reshape(*call.lead, *t.shape[-3:]) for n, t in (("query", query), ("key", key), ("value", value))}
+        y = reference(dataclasses.replace(call, nodes=call.nodes | shaped))
+        return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
+
+    return again
+
+
+class _Fused(Function):
+    """Fused attention with its own fused backward; differentiated once more, it recomputes through the reference."""
+
+    @staticmethod
+    def forward(ctx: Any, attention: Any, again: Any, *inputs: Tensor) -> Tensor:  # type: ignore[override]
+        with torch.enable_grad():
+            inner = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
+            out = attention(*inner)
+        ctx.inner, ctx.again = (out, inner), again
+        ctx.save_for_backward(*inputs)
+        return out.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:  # type: ignore[override]
+        if torch.is_grad_enabled():
+            return None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad)
+        out, inner = ctx.inner
+        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
+        if not keep:
+            ctx.inner = None
+        return None, None, *(next(grads) if t.requires_grad else None for t in inner)
+
+
+class _Transformed(Function):
+    """Fused attention inside functional transforms: its backward is always the reference's."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(attention: Any, again: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention(query, key, value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.again = inputs[1]
+        ctx.save_for_backward(*inputs[2:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad)
+
+
+def _pull(again: Any, inputs: tuple[Tensor, ...], needed: tuple[bool, ...], grad: Tensor) -> list[Tensor | None]:
+    """Gradients of the recomputed output, differentiable themselves."""
+    _, pullback = torch.func.vjp(again, *inputs)
+    return [g if n else None for g, n in zip(pullback(grad), needed, strict=True)]

@@ -1,0 +1,131 @@
+"""segment: gather, weigh, and reduce with torch_scatter over compressed rows.
+
+Messages are written once per edge, then summed row by row without atomics. It serves what no product does: a maximum, and a
+matrix or a score per edge that a network makes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from mpnn.kernels.base import Call, Spec
+from mpnn.sparse import Csr
+
+name = "segment"
+LIMIT = 1 << 24  # numbers over edges held at once
+
+
+@cache
+def installed() -> bool:
+    """Whether torch_scatter is there."""
+    return importlib.util.find_spec("torch_scatter") is not None
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no segmented reduction."""
+    why = []
+    if not installed():
+        why.append("torch_scatter is not installed: pip install 'mpnn[scatter]'")
+    if spec.neighbours not in ("Graph", "Grid", "Window"):
+        why.append("needs a listed neighbourhood (Graph, Grid, Window)")
+    if spec.compiling:
+        why.append("torch.compile traces the reference as one block")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.dropout and spec.transforms:
+        why.append("dropout under a functional transform")
+    edges = spec.edges or 0
+    each = spec.channels * spec.out_channels // spec.parts if spec.family == "groups" else 0
+    if edges * (each + spec.batch * max(spec.channels, spec.out_channels)) > LIMIT:
+        why.append(f"its tensors over {edges} edges would exceed 64 MiB; the reference works in blocks")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    rule = call.weight
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    if "edges" not in csr.cache:
+        csr.cache["edges"] = call.all_edges().take(csr.order)
+    pairs = call.pairs(csr.cache["edges"], csr.order)
+    weight, keep = call.normalised(pairs, csr.order, 0, call.targets)
+    if call.dropout:
+        weight = torch.nn.functional.dropout(weight, call.dropout)
+    messages = call.messages(pairs, weight)
+    heads = rule.heads is not None
+    if keep is not None:
+        keep = keep.transpose(-2, -1)[..., None] if heads else keep
+    y = _maximum(csr, messages, keep) if rule.reduce == "max" else SumRows.apply(csr, messages)
+    if rule.reduce == "mean":
+        one = messages.new_ones(len(pairs), 1) if keep is None else keep.to(messages.dtype)
+        y = y / SumRows.apply(csr, one).clamp(min=1)
+    y = y.transpose(-3, -2).flatten(-2) if heads else y
+    return y.to(call.value.dtype)
+
+
+def _maximum(csr: Csr, messages: Tensor, keep: Tensor | None) -> Tensor:
+    """The reference's maximum: tied sources share the gradient equally, empty rows are 0."""
+    if keep is not None:
+        messages = messages.expand(torch.broadcast_shapes(messages.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    top = MaxRows.apply(csr, messages.detach())
+    wins = messages.detach() == top.index_select(-2, csr.row)
+    wins = wins if keep is None else wins & keep
+    ties = SumRows.apply(csr, wins.to(top.dtype))
+    mean = SumRows.apply(csr, torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, csr.row))
+    return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)
+
+
+def _reduce(csr: Csr, x: Tensor, how: str) -> Tensor:
+    """(..., E, C) → (..., N, C) over sorted rows."""
+    import torch_scatter
+
+    if x.numel() == 0:
+        return x.new_zeros(*x.shape[:-2], csr.shape[0], x.shape[-1])
+    pointer = csr.offsets.expand(*x.shape[:-2], -1)
+    return torch_scatter.segment_csr(x.contiguous(), pointer.contiguous(), reduce=how)
+
+
+class SumRows(Function):
+    """Sums over each row's edges; its derivative is a gather, a plain torch operation."""
+
+    @staticmethod
+    def forward(csr: Csr, x: Tensor) -> Tensor:
+        return _reduce(csr, x, "sum")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.csr = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, grad.index_select(-2, ctx.csr.row)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
+        return SumRows.apply(csr, x.movedim(in_dims[1], 0)), 0
+
+
+class MaxRows(Function):
+    """The largest entry of each row, without a gradient."""
+
+    @staticmethod
+    def forward(csr: Csr, x: Tensor) -> Tensor:
+        return _reduce(csr, x, "max")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
+        return MaxRows.apply(csr, x.movedim(in_dims[1], 0)), 0

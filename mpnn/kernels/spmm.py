@@ -1,0 +1,135 @@
+"""spmm: sums over edges as a sparse matrix product, with the transpose kept for the backward.
+
+One matrix for all pairs commutes with the sum, so it is applied on the narrower side; with several relations the rows are
+(relation, target) and one dense product follows. A number per edge and head is one sparse product a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import wide
+from mpnn.kernels.base import Call, Spec
+from mpnn.sparse import Csr, SegmentSum, spmm
+
+name = "spmm"
+LISTS = ("Graph", "Grid", "Window")  # neighbourhoods whose edges are few and listed once
+READ_VALUES = ("AdditiveScore", "AdditiveScoreV2")
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no sparse product."""
+    why = []
+    if spec.neighbours not in LISTS:
+        why.append("needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, dense products are faster")
+    if spec.normalise == "softmax":
+        why.append("softmax belongs to edge_softmax")
+    if spec.reduce == "max":
+        why.append("reduce='max' is no sum")
+    if spec.family == "groups" and spec.weight != "SharedKernel":
+        why.append("a matrix per edge is not shared between edges")
+    if spec.network in READ_VALUES:
+        why.append("scores that read values would hold a tensor over edges and channels")
+    if spec.compiling:
+        why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.device == "cpu" and spec.family == "heads" and not torch.backends.mkl.is_available():
+        why.append("the gradient of edge weights needs MKL's sampled products, and this torch has no MKL")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    y = _numbers(call) if call.weight.heads is not None else _matrices(call)
+    if call.weight.reduce == "mean":
+        y = y / _count(call).clamp(min=1).to(y.dtype)
+    return y.to(call.value.dtype)
+
+
+def _numbers(call: Call) -> Tensor:
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    edges = _sorted(call, csr)
+    value = call.value
+    heads = value.shape[-3]
+    if call.weight.fixed:
+        weight = _scale(call, csr)
+    else:
+        weight = call.normalised(call.pairs(edges, csr.order), csr.order, 0, call.targets)[0]
+        weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
+        weight = _per_row(weight, call.lead, heads).to(wide(value.dtype))
+    y = spmm(csr, weight, value.reshape(-1, *value.shape[-2:]).to(wide(value.dtype)))
+    return y.view(*call.lead, heads, call.targets, -1).transpose(-3, -2).flatten(-2)
+
+
+def _matrices(call: Call) -> Tensor:
+    rule, value = call.weight, call.value
+    matrices = rule.matrices()  # (relations, out, in/groups)
+    kinds = matrices.shape[0] if call.all_edges().relation is not None else 1
+    csr = Csr.of(call.all_edges(), call.targets, call.sources, kinds)
+    weight = _scale(call, csr)
+    x = value.reshape(-1, *value.shape[-2:])
+    first = kinds == 1 and rule.after < rule.before
+    if first:
+        x = _apply(x, matrices[:1], rule.groups)
+    y = spmm(csr, weight, x.to(wide(value.dtype))).to(value.dtype)
+    if not first:
+        y = _apply(y.unflatten(-2, (kinds, call.targets)).movedim(-3, 0).flatten(1, -2), matrices[:kinds], rule.groups)
+    return y.reshape(*call.lead, call.targets, rule.after)
+
+
+def _apply(x: Tensor, matrices: Tensor, groups: int) -> Tensor:
+    """Σ_r x_r W_rᵀ, per group: x (relations, rows, in) or (K, rows, in) for one relation."""
+    if groups == 1 and matrices.shape[0] == 1:
+        return x @ matrices[0].t()
+    per_group = x.unflatten(-1, (groups, -1)).reshape(matrices.shape[0], -1, groups, matrices.shape[-1])
+    blocks = matrices.unflatten(-2, (groups, -1))
+    y = torch.einsum("rngi,rgoi->ngo", per_group, blocks).flatten(-2)
+    return y.view(*x.shape[:-1], -1) if matrices.shape[0] == 1 else y
+
+
+def _sorted(call: Call, csr: Csr) -> Any:
+    if "edges" not in csr.cache:
+        csr.cache["edges"] = call.all_edges().take(csr.order)
+    return csr.cache["edges"]
+
+
+def _per_row(weight: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
+    """(..., E, heads or 1) → (K, E), or (1, E) where one row serves all."""
+    if weight.ndim == 2 and weight.shape[-1] == 1:
+        return weight.t()
+    return weight.transpose(-2, -1).expand(*lead, heads, weight.shape[-2]).reshape(-1, weight.shape[-2])
+
+
+def _scale(call: Call, csr: Csr) -> Tensor | None:
+    """Edge weights, degrees and masks in one number per edge, kept with the edges where only these decide."""
+    plain = call.edge_weight is None and call.source_mask is None and call.target_mask is None and call.pair_mask is None
+    key = ("scale", call.weight.normalise, call.value.dtype)
+    if plain and call.weight.normalise is None:
+        return None
+    if plain and key in csr.cache:
+        return csr.cache[key]
+    edges = _sorted(call, csr)
+    keep = call.keep(edges)
+    scale = call.scale(edges, csr.order, keep, 0, call.targets)
+    if keep is not None:
+        scale = keep.to(wide(call.value.dtype)) if scale is None else torch.where(keep, scale, 0)
+    assert scale is not None
+    heads = call.value.shape[-3] if call.weight.heads is not None else 1
+    made = _per_row(scale.to(wide(call.value.dtype)), call.lead, heads)
+    if plain:
+        csr.cache[key] = made
+    return made
+
+
+def _count(call: Call) -> Tensor:
+    """Edges of each target, (..., N, 1)."""
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    keep = call.keep(_sorted(call, csr))
+    if keep is None:
+        return csr.offsets.diff()[:, None]
+    counted = SegmentSum.apply(csr, keep.to(torch.float32).squeeze(-1).reshape(-1, len(csr.row)))
+    return counted.view(*keep.shape[:-2], call.targets, 1)

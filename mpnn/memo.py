@@ -1,0 +1,38 @@
+"""Weak caches: what was derived from tensors, as long as these live and are not written to."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+_store: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tensor | None) -> Any:
+    """``make()``, remembered for these very tensors (identity and version) and this key.
+
+    Nothing is kept for tensors without a version (inference tensors), inside functional transforms or under
+    torch.compile.
+    """
+    if torch.compiler.is_compiling():
+        return make()
+    tensors = [t for t in (first, *others) if t is not None]
+    for t in tensors:
+        if t.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(t):
+            return make()
+    full_key = (key, *(None if t is None else (id(t), t._version) for t in (first, *others)))
+    entries = _store.setdefault(first, {})
+    found = entries.get(full_key)
+    if found is not None and all(ref() is t for ref, t in zip(found[0], tensors[1:], strict=True)):
+        return found[1]
+    version = first._version
+    for stale in [k for k, v in entries.items() if k[1][1] != version or any(ref() is None for ref in v[0])]:
+        del entries[stale]
+    value = make()
+    entries[full_key] = ([weakref.ref(t) for t in tensors[1:]], value)
+    return value

@@ -1,0 +1,11 @@
+"""Who sends: rules that say which pairs of tokens meet. They hold no parameters and know no channels."""
+
+from mpnn.edges import Edges
+from mpnn.neighbours.all_tokens import AllTokens
+from mpnn.neighbours.base import Neighbours
+from mpnn.neighbours.full import Full
+from mpnn.neighbours.graph import Graph
+from mpnn.neighbours.grid import Grid
+from mpnn.neighbours.window import Window
+
+__all__ = ["AllTokens", "Edges", "Full", "Graph", "Grid", "Neighbours", "Window"]

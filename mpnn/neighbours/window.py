@@ -1,0 +1,64 @@
+"""Window: each token sees the tokens within a distance of its own slot."""
+
+from __future__ import annotations
+
+import torch
+
+from mpnn.checks import positive
+from mpnn.neighbours.base import Edges, Neighbours, device_of, extent, row_numbers
+
+
+class Window(Neighbours):
+    """A sliding window: N(i) = {i + M - N + s·dilation : -left ≤ s ≤ right}, cut off at the ends.
+
+    ``right`` defaults to ``left``; ``right=0`` is causal. The window counts slots, not positions. With N targets and M
+    sources the ends are aligned: target i sits at i + M - N. With ``batch`` it stays inside each graph.
+
+    Relations: the step s, ascending, left + right + 1 of them.
+
+    Raises:
+        TypeError, ValueError: where a reach is no int ≥ 0 or the dilation no int ≥ 1.
+
+    Source: Longformer (Beltagy et al., 2020), `arXiv:2004.05150 <https://arxiv.org/abs/2004.05150>`_.
+
+    Example::
+
+        >>> from mpnn.neighbours import Window
+        >>> Window(1, 0).edges(3, 3).source
+        tensor([0, 0, 1, 1, 2])
+    """
+
+    axes = 1
+    counts_slots = True
+    enumerates = True
+
+    def __init__(self, left: int, right: int | None = None, *, dilation: int = 1) -> None:
+        super().__init__()
+        self.left = positive("left", left, 0)
+        self.right = self.left if right is None else positive("right", right, 0)
+        self.dilation = positive("dilation", dilation)
+        self.relations = self.left + self.right + 1
+        self.causal = self.right == 0
+
+    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+        i = row_numbers(rows, targets, device_of(tokens))
+        low, high, slot = extent(tokens, targets, sources, i)
+        step = torch.arange(-self.left, self.right + 1, device=i.device)
+        source = slot[:, None] + step * self.dilation
+        valid = (source >= low[:, None]) & (source < high[:, None])
+        relation = (step + self.left).expand_as(source)
+        offset = (step * self.dilation).expand_as(source)
+        target = i[:, None].expand_as(source)
+        inside = source.clamp(min=0).clamp(max=max(sources - 1, 0)) if torch.compiler.is_compiling() else source
+        flat = [t.reshape(-1) for t in (inside, target, relation)]
+        return Edges(*flat, offset.reshape(-1, 1), valid=valid.reshape(-1)).compact()
+
+    def degree(self, targets: int, sources: int) -> int:
+        return self.relations
+
+    def key(self) -> tuple:
+        return self.left, self.right, self.dilation
+
+    def extra_repr(self) -> str:
+        dilated = f", dilation={self.dilation}" if self.dilation > 1 else ""
+        return f"{self.left}, {self.right}{dilated}"

@@ -1,0 +1,132 @@
+"""The plan: which kernel runs a call and why no other, as data and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+
+import torch
+
+from mpnn.checks import one_of
+from mpnn.kernels import KERNELS, Kernel, Spec
+
+NAMES = tuple(k.name for k in KERNELS)
+BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
+_forced: ContextVar[tuple[str, ...]] = ContextVar("forced", default=())
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a call runs, as a database explains a query.
+
+    ``kernel`` its name · ``reasons`` kernel name → why not, for every kernel before it (and every later one that cannot) ·
+    ``edges`` pairs that meet, per batch entry · ``flops``, ``bytes`` an estimate for one forward of the whole batch ·
+    ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call in values.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.neighbours import AllTokens
+        >>> from mpnn.weights import QKSoftmax
+        >>> MessagePassing(AllTokens(), QKSoftmax(16, heads=2)).plan(torch.ones(4, 8, 16)).kernel
+        'sdpa'
+    """
+
+    kernel: str
+    reasons: dict[str, list[str]]
+    edges: int
+    flops: int
+    bytes: int
+    supports: tuple[str, ...]
+    spec: Spec
+
+    def __str__(self) -> str:
+        s = self.spec
+        part = "groups" if s.family == "groups" else "heads"
+        call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources, {self.edges:,} edges"
+        width = f"{s.channels} → {s.out_channels} channels, {s.parts} {part}, {s.dtype} on {s.device}"
+        lines = [call, width, f"→ {self.kernel}   {self.flops:,} FLOPs, {self.bytes:,} bytes; {', '.join(self.supports)}"]
+        lines += [f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items()]
+        return "\n".join(lines)
+
+
+@contextmanager
+def use_kernels(*names: str) -> Iterator[None]:
+    """Let every layer inside choose among these kernels only; one that can use none of them raises with the reasons.
+
+    Raises:
+        ValueError: for an unknown name, listing the known ones.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing, use_kernels
+        >>> from mpnn.neighbours import Full
+        >>> from mpnn.weights import Static
+        >>> layer = MessagePassing(Full(3), Static())
+        >>> with use_kernels("reference"):
+        ...     layer.plan(torch.ones(3, 1)).kernel
+        'reference'
+    """
+    for name in names:
+        one_of("kernel", name, NAMES)
+    token = _forced.set(tuple(names))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def forced(own: str | None) -> tuple[str, ...]:
+    """The kernels allowed here: the layer's own, else those of :func:`use_kernels`; empty for all."""
+    if torch.compiler.is_compiling():
+        return (own,) if own is not None else ()
+    return (own,) if own is not None else _forced.get()
+
+
+def choose(spec: Spec, allowed: tuple[str, ...] = ()) -> tuple[str, dict[str, list[str]]]:
+    """The first kernel without a reason against the call, and every reason; a pure function.
+
+    Raises:
+        ValueError: where ``allowed`` names kernels and none of them can run the call.
+    """
+    if torch.compiler.is_compiling():
+        for kernel in KERNELS:
+            if (not allowed or kernel.name in allowed) and not kernel.unsupported(spec):
+                return kernel.name, {}
+        return _refuse(spec, allowed)
+    return _choose(spec, allowed)
+
+
+@lru_cache(maxsize=4096)
+def _choose(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[str]]]:
+    reasons = {k.name: why for k in KERNELS if (why := k.unsupported(spec))}
+    able = [n for n in NAMES if n not in reasons and (not allowed or n in allowed)]
+    if not able:
+        return _refuse(spec, allowed)
+    reasons |= {n: [f"only {', '.join(allowed)} may run here"] for n in NAMES if allowed and n not in allowed and n not in reasons}
+    return able[0], reasons
+
+
+def _refuse(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[str]]]:
+    why = "; ".join(f"{n}: {', '.join(BY_NAME[n].unsupported(spec))}" for n in allowed)
+    able = ", ".join(k.name for k in KERNELS if not k.unsupported(spec))
+    raise ValueError(f"expected a kernel that can run {spec.neighbours} × {spec.weight}, got {' or '.join(allowed)} ({why}); {able} can")
+
+
+def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -> Plan:
+    """The plan of a call with so many edges and parameters."""
+    kernel, reasons = choose(spec, allowed)
+    size = {"float64": 8, "float16": 2, "bfloat16": 2}.get(spec.dtype, 4)
+    if spec.family == "groups":
+        flops = 2 * edges * spec.batch * spec.channels * spec.out_channels // spec.parts
+    else:
+        flops = 2 * edges * spec.batch * (spec.out_channels + spec.parts * spec.score_channels)
+    tokens = spec.batch * (spec.sources * spec.channels + spec.targets * spec.out_channels)
+    listed = 0 if kernel in ("linear", "conv", "sdpa") else 16 * edges
+    transforms = ("backward", "double backward", "vmap", "grad") + (("jvp",) if kernel in ("reference", "linear", "conv") else ())
+    return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, transforms, spec)

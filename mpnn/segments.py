@@ -1,0 +1,45 @@
+"""Reductions over the edges of each target, as plain torch operations on any order of edges."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import wide
+
+
+def segment_sum(x: Tensor, target: Tensor, count: int) -> Tensor:
+    """Sum over each row's edges along axis -2: (..., E, C) → (..., count, C)."""
+    return x.new_zeros(*x.shape[:-2], count, x.shape[-1]).index_add(-2, target, x)
+
+
+def segment_max(x: Tensor, target: Tensor, count: int) -> Tensor:
+    """The largest entry of each row along axis -2, -inf for an empty one; no gradient."""
+    x = x.detach()
+    index = target[:, None].expand_as(x)
+    return x.new_full((*x.shape[:-2], count, x.shape[-1]), -torch.inf).scatter_reduce(-2, index, x, "amax")
+
+
+def segment_softmax(scores: Tensor, keep: Tensor | None, target: Tensor, count: int) -> Tensor:
+    """Softmax over the edges of each target, per head: (..., E, heads); masked edges and empty rows have weight 0."""
+    scores = scores.to(wide(scores.dtype))
+    if keep is not None:
+        scores = scores.expand(torch.broadcast_shapes(scores.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    shift = segment_max(scores, target, count)
+    shift = shift.masked_fill(torch.isinf(shift), 0)
+    weight = (scores - shift.index_select(-2, target)).exp()
+    total = segment_sum(weight, target, count)
+    return weight / torch.where(total == 0, 1, total).index_select(-2, target)
+
+
+def segment_maximum(messages: Tensor, keep: Tensor | None, target: Tensor, count: int) -> Tensor:
+    """Element-wise maximum per row with a gradient that tied sources share equally; 0 for an empty row."""
+    if keep is not None:
+        messages = messages.expand(torch.broadcast_shapes(messages.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    top = segment_max(messages, target, count)
+    wins = messages.detach() == top.index_select(-2, target)
+    wins = wins if keep is None else wins & keep
+    ties = segment_sum(wins.to(top.dtype), target, count)
+    share = torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, target)
+    mean = segment_sum(share, target, count)  # of equal numbers: it carries the gradient, the maximum its exact value
+    return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)

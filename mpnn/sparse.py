@@ -1,0 +1,246 @@
+"""Sparse products over the edges of a graph, closed under differentiation.
+
+``Spmm`` (sum weighted rows), ``Sddmm`` (sampled inner products) and ``SegmentSum``/``Rows`` are each other's derivatives, so
+any order of them exists; each has a vmap rule that folds the new axis into the first. None relies on the autograd of
+``torch.sparse``, which rebuilds the transpose in every backward and fails on duplicate edges.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from mpnn.edges import Edges
+
+
+class Csr:
+    """Edges in compressed rows of ``rows`` targets, with the transpose, made once and kept with the edges.
+
+    ``order``: the caller's edge at each place · ``edges``: the edges in this order · ``row``, ``col``: their ends.
+    """
+
+    def __init__(self, row: Tensor, col: Tensor, order: Tensor, start: Tensor, shape: tuple[int, int]) -> None:
+        self.row, self.order, self.shape = row, order, shape
+        small = max(row.shape[0], *shape) < 2**31  # MKL's 32-bit products are the faster ones
+        kind = torch.int32 if small else torch.int64
+        self.start, self.col = start.to(kind), col.to(kind)
+        self.offsets = start
+        self._col = col
+        self._transpose: Csr | None = None
+        self._ones: dict[torch.dtype, Tensor] = {}
+        self.cache: dict[Any, Any] = {}
+
+    @staticmethod
+    def of(edges: Edges, targets: int, sources: int, relations: int = 1) -> Csr:
+        """The rows of these edges; with several relations one row for each (relation, target)."""
+        key = ("csr", targets, sources, relations)
+        if key not in edges.cache:
+            row = edges.target if relations == 1 or edges.relation is None else edges.relation * targets + edges.target
+            by = Edges(edges.source, row).rows("target", targets * relations)
+            csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
+            edges.cache[key] = csr
+        return edges.cache[key]
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """The sparse matrix with these values, in this order."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+            Csr.matrix = Csr._matrix  # type: ignore[method-assign]  # torch warns once a process
+            return self._matrix(values)
+
+    def _matrix(self, values: Tensor) -> Tensor:
+        return torch.sparse_csr_tensor(self.start, self.col, values, self.shape, check_invariants=False)
+
+    def ones(self, dtype: torch.dtype) -> Tensor:
+        """Weights of 1: (1, E)."""
+        if dtype not in self._ones:
+            self._ones[dtype] = torch.ones(1, self.row.shape[0], dtype=dtype, device=self.row.device)
+        return self._ones[dtype]
+
+    @property
+    def transpose(self) -> Csr:
+        """The same edges by source; its ``order`` counts places of this one."""
+        if self._transpose is None:
+            by = Edges(self._col, self._col).rows("target", self.shape[1])
+            flipped = Csr(self._col[by.order], self.row[by.order], by.order, by.start, (self.shape[1], self.shape[0]))
+            back = Csr.__new__(Csr)
+            back.__dict__.update(self.__dict__)
+            back.order = torch.argsort(by.order)
+            back._transpose = flipped
+            flipped._transpose = back
+            self._transpose = flipped
+        return self._transpose
+
+
+def spmm(csr: Csr, weight: Tensor | None, x: Tensor) -> Tensor:
+    """y[k, row] = Σ_e weight[k, e] · x[k, col_e]: weight (K or 1, E) in the rows' order or None for 1, x (K, M, D)."""
+    weight = csr.ones(x.dtype) if weight is None else weight
+    return Spmm.apply(csr, weight, x)
+
+
+def sddmm(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
+    """s[k, e] = a[k, row_e] · b[k, col_e]: (K, N, D), (K, M, D) → (K, E)."""
+    return Sddmm.apply(csr, a, b)
+
+
+def _fold(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """A vmapped axis as the outer part of the first one."""
+    x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.flatten(0, 1)
+
+
+def _unfold(x: Tensor, size: int) -> tuple[Tensor, int]:
+    return x.unflatten(0, (size, -1)), 0
+
+
+class Spmm(Function):
+    """Weighted sums of rows over each target's edges."""
+
+    @staticmethod
+    def forward(csr: Csr, weight: Tensor, x: Tensor) -> Tensor:
+        if csr.row.shape[0] == 0 or x.numel() == 0:
+            return x.new_zeros(x.shape[0], csr.shape[0], x.shape[2])
+        if weight.shape[0] == 1:  # one matrix for all: their columns side by side
+            wide = x.transpose(0, 1).reshape(x.shape[1], -1)
+            y = torch.sparse.mm(csr.matrix(weight[0].contiguous()), wide, "sum")
+            return y.view(csr.shape[0], x.shape[0], x.shape[2]).transpose(0, 1)
+        parts = [torch.sparse.mm(csr.matrix(w.contiguous()), v.contiguous(), "sum") for w, v in zip(weight, x, strict=True)]
+        return torch.stack(parts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.csr = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        weight, x = ctx.saved_tensors
+        csr, grad_weight, grad_x = ctx.csr, None, None
+        if ctx.needs_input_grad[1]:
+            grad_weight = sddmm(csr, grad, x)
+            grad_weight = grad_weight.sum(0, keepdim=True) if weight.shape[0] == 1 else grad_weight
+        if ctx.needs_input_grad[2]:
+            grad_x = spmm(csr.transpose, weight.index_select(-1, csr.transpose.order), grad)
+        return None, grad_weight, grad_x
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, weight: Tensor, x: Tensor) -> tuple:
+        size = info.batch_size
+        lead = x.shape[0] if in_dims[2] is None else x.movedim(in_dims[2], 0).shape[1]
+        if in_dims[1] is not None:
+            weight = weight.movedim(in_dims[1], 0)
+            weight = weight.expand(size, lead, weight.shape[-1]).flatten(0, 1)
+        elif weight.shape[0] > 1:
+            weight = _fold(weight, None, size)
+        return _unfold(Spmm.apply(csr, weight, _fold(x, in_dims[2], size)), size)
+
+
+class Sddmm(Function):
+    """Inner products of the two ends of each edge."""
+
+    @staticmethod
+    def forward(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
+        if csr.row.shape[0] == 0 or a.shape[-1] == 0:
+            return a.new_zeros(a.shape[0], csr.row.shape[0])
+        if a.device.type != "cpu":
+            return torch.stack([(u[csr.row] * v[csr.col]).sum(-1) for u, v in zip(a, b, strict=True)])
+        pattern = csr.matrix(csr.ones(a.dtype)[0])
+        sample = [torch.sparse.sampled_addmm(pattern, u.contiguous(), v.t(), beta=0.0) for u, v in zip(a, b, strict=True)]
+        return torch.stack([s.values() for s in sample])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.csr = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        a, b = ctx.saved_tensors
+        csr = ctx.csr
+        grad_a = spmm(csr, grad, b) if ctx.needs_input_grad[1] else None
+        flipped = csr.transpose
+        grad_b = spmm(flipped, grad.index_select(-1, flipped.order), a) if ctx.needs_input_grad[2] else None
+        return None, grad_a, grad_b
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, a: Tensor, b: Tensor) -> tuple:
+        size = info.batch_size
+        return _unfold(Sddmm.apply(csr, _fold(a, in_dims[1], size), _fold(b, in_dims[2], size)), size)
+
+
+class SegmentSum(Function):
+    """s[k, row] = Σ_e x[k, e]: (K, E) → (K, rows)."""
+
+    @staticmethod
+    def forward(csr: Csr, x: Tensor) -> Tensor:
+        return _segments(csr, x, "sum", 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.csr = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, Rows.apply(ctx.csr, grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
+        return _unfold(SegmentSum.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+
+
+class Rows(Function):
+    """s[k, e] = x[k, row_e]: (K, rows) → (K, E)."""
+
+    @staticmethod
+    def forward(csr: Csr, x: Tensor) -> Tensor:
+        return x.index_select(-1, csr.row)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.csr = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, SegmentSum.apply(ctx.csr, grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
+        return _unfold(Rows.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+
+
+class SegmentMax(Function):
+    """The largest entry of each row, 0 for an empty or fully masked one; a shift, so it has no gradient."""
+
+    @staticmethod
+    def forward(csr: Csr, x: Tensor) -> Tensor:
+        top = _segments(csr, x, "max", -torch.inf)
+        return top.masked_fill_(torch.isinf(top), 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        return None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
+        return _unfold(SegmentMax.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+
+
+def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:
+    if csr.shape[0] == 0 or x.shape[0] == 0 or x.shape[1] == 0:
+        return x.new_full((x.shape[0], csr.shape[0]), empty)
+    return torch.stack([torch.segment_reduce(v.contiguous(), reduce, offsets=csr.offsets, initial=empty) for v in x])
+
+
+def row_softmax(csr: Csr, scores: Tensor) -> Tensor:
+    """Softmax over each row's edges: (K, E); a score of -inf has weight 0, as has everything in a row without others."""
+    weight = (scores - Rows.apply(csr, SegmentMax.apply(csr, scores.detach()))).exp()
+    total = SegmentSum.apply(csr, weight)
+    return weight / Rows.apply(csr, torch.where(total == 0, 1, total))

@@ -1,0 +1,25 @@
+"""How much: rules that say how much a source counts. One of them is one parameter per pair, one a network, one attention."""
+
+from mpnn.pairs import Pairs
+from mpnn.weights.additive import AdditiveScore, AdditiveScoreV2
+from mpnn.weights.base import EdgeNetwork, Weight
+from mpnn.weights.edge_learned import EdgeLearned
+from mpnn.weights.filters import EdgeMLP, OffsetMLP, RadialFilter
+from mpnn.weights.qk_softmax import QKSoftmax
+from mpnn.weights.shared_kernel import SharedKernel
+from mpnn.weights.static import Static
+
+__all__ = [
+    "AdditiveScore",
+    "AdditiveScoreV2",
+    "EdgeLearned",
+    "EdgeMLP",
+    "EdgeNetwork",
+    "OffsetMLP",
+    "Pairs",
+    "QKSoftmax",
+    "RadialFilter",
+    "SharedKernel",
+    "Static",
+    "Weight",
+]

@@ -1,0 +1,199 @@
+"""What every weight rule is: a module that says how much a source's token counts for a target."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from mpnn.checks import divides, one_of, positive
+
+if TYPE_CHECKING:
+    from mpnn.neighbours import Neighbours
+    from mpnn.pairs import Pairs
+
+NORMALISE = (None, "relation", "symmetric", "softmax")
+REDUCE = ("sum", "mean", "max")
+
+
+class Weight(nn.Module, ABC):
+    """How much: w in  y_i = output(reduce_j w_ij · value(x_j)) + root(x_i) + bias.
+
+    One of two families: ``groups=g``, a block-diagonal matrix per edge with g blocks; ``heads=h``, a number per head on
+    the channels of value(x). A subclass sets one of the two (as an argument here or as a class attribute) and writes
+    ``build(neighbours)``, which makes its own parameters, and ``per_edge(pairs)``, which returns (..., E, heads) or
+    (..., E, in·out/groups), read as (groups, in/groups, out/groups).
+
+    Args:
+        in_channels, out_channels: widths of x and y; ``None`` takes any width (then there is no value, output or root).
+        value, output: True, False or an ``nn.Linear``; by default ``value`` with heads and neither with groups.
+        reduce: "sum", "mean" over the number of edges, "max" element-wise with ties sharing the gradient.
+        normalise: None, "relation", "symmetric" or "softmax" (heads only), with sum.
+        root: adds a ``Linear`` of the target's own token. bias: adds a vector, inside ``output`` where there is one.
+
+    Raises:
+        ValueError: for widths that heads or groups do not divide, combinations without a meaning.
+
+    Example: see ``mpnn.MessagePassing``.
+    """
+
+    heads: int | None = None
+    groups: int | None = None
+    edge_channels: int = 0
+    reads_target = False  # whether per_edge reads the target's token
+
+    def __init__(  # type: ignore[no-untyped-def]
+        self, in_channels=None, out_channels=None, *, heads=None, groups=None, value=None, output=None, reduce="sum",
+        normalise=None, root=False, bias=True, dropout=0.0, edge_channels=0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if heads is not None or groups is not None:
+            self.heads, self.groups = heads, groups
+        if (self.heads is None) == (self.groups is None):
+            raise ValueError(f"expected one of heads= and groups=, got heads={self.heads} and groups={self.groups}")
+        one_of("reduce", reduce, REDUCE)
+        one_of("normalise", normalise, NORMALISE)
+        if normalise is not None and reduce != "sum":
+            raise ValueError(f"normalise={normalise!r} goes with reduce='sum', got reduce={reduce!r}")
+        if normalise == "softmax" and self.groups is not None:
+            raise ValueError("normalise='softmax' needs heads=: a softmax over matrices has no meaning, got groups")
+        if not 0.0 <= dropout <= 1.0:
+            raise ValueError(f"expected dropout in [0, 1], got {dropout}")
+        self.reduce, self.normalise, self.dropout = reduce, normalise, float(dropout)
+        self.edge_channels = positive("edge_channels", edge_channels, 0)
+        value = self.heads is not None and in_channels is not None if value is None else value
+        output = False if output is None else output
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.value: nn.Linear | None = None
+        self.output: nn.Linear | None = None
+        self.root: nn.Linear | None = None
+        self.register_parameter("bias", None)
+        if in_channels is None:
+            given = [n for n, v in (("value", value), ("output", output), ("root", root)) if v is not False]
+            if given:
+                raise ValueError(f"expected in_channels and out_channels with {given[0]}=, got None")
+            return
+        positive("in_channels", in_channels)
+        positive("out_channels", out_channels)
+        mixed = self.heads is None and not self.fixed
+        self.value = _linear("value", value, in_channels, out_channels, bias=False)
+        before = out_channels if self.value is not None else in_channels  # channels that the weight meets
+        after = out_channels if mixed else before  # channels that it leaves
+        self.output = _linear("output", output, after, out_channels, bias=bias)
+        if self.output is None and after != out_channels:
+            raise ValueError(
+                f"expected in_channels = out_channels without value and output, got {in_channels} and {out_channels}; "
+                "pass value=True or output=True"
+            )
+        part, name = (self.heads, "heads") if self.heads is not None else (self.groups, "groups")
+        assert part is not None
+        positive(name, part)
+        divides(name, part, "in_channels" if self.value is None else "out_channels", before)
+        divides(name, part, "out_channels", after)
+        self.before, self.after = before, after
+        self.root = nn.Linear(in_channels, out_channels, bias=False) if root else None
+        if bias and self.output is None:
+            self.bias = nn.Parameter(torch.zeros(out_channels))
+
+    fixed = False  # whether the weight is 1 without a parameter
+
+    def build(self, neighbours: Neighbours) -> None:  # noqa: B027 - nothing to make is a fine answer
+        """Make the parameters that depend on the neighbourhood's ``relations``, ``pairs`` and ``axes``."""
+
+    @abstractmethod
+    def per_edge(self, pairs: Pairs) -> Tensor:
+        """The weight of every edge, (..., E, heads) or (..., E, in·out/groups), before any normalisation."""
+
+    def forward(self, pairs: Pairs) -> Tensor:
+        """The same as :meth:`per_edge`, so that functional calls reach it."""
+        return self.per_edge(pairs)
+
+    def project(self, x: Tensor) -> Tensor:
+        """value(x): with heads (..., heads, M, D), with groups (..., M, C)."""
+        y = x if self.value is None else self.value(x)
+        return y if self.heads is None else y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+    def nodes(self, x_source: Tensor, x_target: Tensor | None) -> dict[str, Tensor]:
+        """The tensors over tokens that the kernels read: "value", and what the rule adds."""
+        return {"value": self.project(x_source)}
+
+    def edge_value(self, pairs: Pairs) -> Tensor | None:
+        """What an edge adds to its source's value, (..., E, heads, D); nothing by default."""
+        return None
+
+    def finish(self, aggregate: Tensor, x_target: Tensor | None, biased: bool = False) -> Tensor:
+        """output(aggregate) + root(x_i) + bias; ``biased`` where the kernel has added the bias."""
+        y = aggregate if self.output is None else self.output(aggregate)
+        if self.root is not None:
+            if x_target is None:
+                raise ValueError("expected (x_source, x_target) as first argument, since root=True reads the target, got x alone")
+            y = y + self.root(x_target)
+        return y if self.bias is None or biased else y + self.bias.to(y.dtype)
+
+    def width(self) -> int | None:
+        """Channels of the source tokens that this rule takes; None for any."""
+        return self.in_channels
+
+    def target_width(self) -> int | None:
+        """Channels of the target tokens that this rule takes; None for any."""
+        return self.in_channels
+
+    def reset_linears(self, bound: str = "linear") -> None:
+        """Redraw value, output and root: "linear" as nn.Linear does, "glorot" as PyG's attention layers do."""
+        for layer in (self.value, self.output, self.root):
+            if layer is not None:
+                layer.reset_parameters()
+                if bound == "glorot":
+                    nn.init.xavier_uniform_(layer.weight)
+                    if layer.bias is not None:
+                        nn.init.zeros_(layer.bias)
+
+    def extra_repr(self) -> str:
+        family = f"heads={self.heads}" if self.heads is not None else f"groups={self.groups}"
+        widths = [] if self.in_channels is None else [str(self.in_channels), str(self.out_channels)]
+        rules = [f"{n}={getattr(self, n)!r}" for n, d in (("reduce", "sum"), ("normalise", None)) if getattr(self, n) != d]
+        return ", ".join([*widths, family, *rules])
+
+
+class EdgeNetwork(nn.Module):
+    """A network of the edge: a module whose ``forward(pairs)`` returns (..., E, heads) or (..., E, in·out/groups).
+
+    A subclass names ``edge_channels``, the width of ``pairs.attr`` that it reads (0 for none), and ``reads_target``.
+    """
+
+    edge_channels: int = 0
+    reads_target = False
+
+    def forward(self, pairs: Pairs) -> Tensor:
+        raise TypeError(f"expected {type(self).__name__} to define forward(pairs)")
+
+    def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
+        """For scores act(s_j + t_i + edge): the per-token terms ((..., M, heads), (..., N, heads)); None for others."""
+        return None
+
+
+def _linear(name: str, given: bool | nn.Linear, channels: int, out: int, bias: bool) -> nn.Linear | None:
+    if isinstance(given, nn.Linear):
+        if (given.in_features, given.out_features) != (channels, out):
+            raise ValueError(f"expected {name} to be a Linear({channels}, {out}), got Linear({given.in_features}, {given.out_features})")
+        return given
+    if not isinstance(given, bool):
+        raise TypeError(f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}")
+    return nn.Linear(channels, out, bias=bias) if given else None
+
+
+def uniform_(tensor: Tensor, fan_in: float) -> None:
+    """U(-1/√fan_in, 1/√fan_in): the distribution of nn.Linear and nn.Conv."""
+    bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
+    with torch.no_grad():
+        tensor.uniform_(-bound, bound)
+
+
+def glorot_(tensor: Tensor) -> None:
+    """U(-a, a), a = √(6 / (rows + columns)) of the last two axes: PyG's ``glorot``."""
+    bound = math.sqrt(6.0 / (tensor.shape[-2] + tensor.shape[-1]))
+    with torch.no_grad():
+        tensor.uniform_(-bound, bound)

@@ -1,0 +1,89 @@
+"""EdgeLearned: the weight is what a network says about the edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpnn.weights.base import EdgeNetwork, Weight
+from mpnn.pairs import Pairs
+
+
+class EdgeLearned(Weight):
+    """The weight of an edge is a network of what stands at it: y_i = Σ_j f(x_i, x_j, e_ij, offset_ij) · value(x_j) + b.
+
+    NNConv (``network`` an ``nn.Module`` of the edge attributes), CFConv (:class:`RadialFilter`, ``groups=channels``), GATConv
+    and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``), continuous-kernel
+    convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
+
+    Args:
+        network: an :class:`EdgeNetwork` or a plain function, which gets ``pairs``; any other ``nn.Module`` gets
+            ``pairs.attr``. It returns (..., E, heads) or (..., E, in·out/groups), read as (groups, in/groups, out/groups).
+        edge_channels: the width of ``edge_attr``; an ``EdgeNetwork`` tells its own.
+        dropout: on the weights, in training.
+
+    Raises:
+        TypeError: where ``network`` cannot be called. ValueError: as :class:`~mpnn.weights.Weight`; at the call for edge
+            attributes that are missing, unwanted or of another width.
+
+    Source: Gilmer et al. (2017), `arXiv:1704.01212 <https://arxiv.org/abs/1704.01212>`_; Veličković et al. (2018),
+    `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_; ``torch_geometric.nn.NNConv``, ``GATConv``.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.neighbours import Graph
+        >>> from mpnn.weights import AdditiveScore, EdgeLearned
+        >>> gat = MessagePassing(Graph(self_loops="replace"), EdgeLearned(4, 8, AdditiveScore(8, heads=2), heads=2, normalise="softmax"))
+        >>> gat(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+        torch.Size([3, 8])
+    """
+
+    def __init__(  # type: ignore[no-untyped-def]
+        self, in_channels, out_channels, network: nn.Module | Callable[[Pairs], Tensor], *, edge_channels=0, groups=1, heads=None,
+        value=None, output=None, reduce="sum", normalise=None, root=False, bias=True, dropout=0.0,
+    ) -> None:  # fmt: skip
+        if not callable(network):
+            raise TypeError(f"expected network to be a module or a function of pairs, got {type(network).__name__}")
+        super().__init__(
+            in_channels, out_channels, heads=heads, groups=None if heads is not None else groups, value=value, output=output,
+            reduce=reduce, normalise=normalise, root=root, bias=bias, dropout=dropout, edge_channels=edge_channels,
+        )  # fmt: skip
+        self.network = network
+        self.takes_pairs = isinstance(network, EdgeNetwork) or not isinstance(network, nn.Module)
+        if isinstance(network, EdgeNetwork):
+            if edge_channels not in (0, network.edge_channels):
+                raise ValueError(f"expected edge_channels={network.edge_channels}, as the network's, got {edge_channels}")
+            self.edge_channels = network.edge_channels
+        elif edge_channels == 0:
+            self.edge_channels = None  # type: ignore[assignment]  # the network alone knows its width
+        self.needs_attr = not self.takes_pairs or bool(self.edge_channels)
+        self.reads_target = isinstance(network, EdgeNetwork) and network.reads_target
+
+    def build(self, neighbours: Any) -> None:
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Redraw value, output and root as GATConv and NNConv do, the bias as zeros, and the network by its own rule."""
+        self.reset_linears("glorot" if self.heads is not None else "linear")
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if isinstance(self.network, nn.Module):
+            for module in self.network.modules():
+                reset = getattr(module, "reset_parameters", None)
+                if callable(reset):
+                    reset()
+
+    def per_edge(self, pairs: Pairs) -> Tensor:
+        w = self.network(pairs) if self.takes_pairs else self.network(pairs.attr)
+        assert self.groups is not None or self.heads is not None
+        wanted = self.heads if self.heads is not None else self.before * self.after // self.groups  # type: ignore[operator]
+        if not isinstance(w, torch.Tensor) or w.ndim < 2 or w.shape[-1] != wanted:
+            got = tuple(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
+            legend = "heads" if self.heads is not None else "in·out/groups"
+            raise ValueError(f"expected the network to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}")
+        return w
