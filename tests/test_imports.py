@@ -30,7 +30,10 @@ ORDER = (
     "weights",
     "kernels",
     "plan",
+    "binding",
+    "returned",
     "message_passing",
+    "attend",
     "models",
     "interop",
     "data",
@@ -99,7 +102,7 @@ def violations(texts: Mapping[str, str]) -> list[str]:
             found.append(f"{module}:{line} imports {target}, which stands after it")
         elif here == there in ONE_IDEA_A_FILE and module.count(".") > 1 and target != f"{root}.{here}.base":
             found.append(f"{module}:{line} imports {target}; of its own folder it may import only base")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def test_every_import_goes_one_way() -> None:
