@@ -61,6 +61,8 @@ class GraphCode(nn.Module, ABC):
             checks.integers("batch", batch)
             if batch.shape != (num_nodes,):
                 raise ValueError(f"expected batch of shape ({num_nodes},), got {tuple(batch.shape)}")
+            one_graph = batch[edge_index[0]] == batch[edge_index[1]]
+            checks.values(one_graph, ValueError, "expected both ends of an edge in one graph of batch")
         return self.compute(edge_index, edge_weight, batch, num_nodes)
 
     def add(self, x: Tensor, table: Tensor, *, batch: Tensor | None = None) -> Tensor:

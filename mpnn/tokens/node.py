@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn import checks
 from mpnn.tokens.base import Tokens
 
 _FIELDS = {"edge_index": "edge_index", "edge_attr": "edge_attr", "batch": "batch", "coordinates": "pos"}
@@ -109,6 +110,12 @@ class NodeTokens(nn.Module):
             raise ValueError(f"edge tokens need an edge_index of shape (2, E), got {got}")
         if nodes.x.ndim != 2 or nodes.mask is not None:
             raise ValueError("edge tokens are made of nodes (N, C) without leading dimensions or mask; use batch=")
+        checks.integers("edge_index", edge_index)
+        inside = (edge_index >= 0) & (edge_index < len(nodes.x))
+        checks.values(inside, IndexError, f"expected edge_index from 0 to {len(nodes.x) - 1}", edge_index)
+        if nodes.batch is not None:
+            one_graph = nodes.batch[edge_index[0]] == nodes.batch[edge_index[1]]
+            checks.values(one_graph, ValueError, "expected both ends of an edge in one graph of batch")
         count = edge_index.shape[1]
         source, target = edge_index[0], edge_index[1]
         assert self.type_embedding is not None

@@ -142,5 +142,7 @@ def test_wrong_arguments_are_refused(kind: type) -> None:
         code(x, edges, edge_weight=torch.ones(edges.shape[1], requires_grad=True))
     with pytest.raises(ValueError, match=r"batch of shape \(6,\)"):
         code(x, edges, batch=torch.zeros(5, dtype=torch.long))
+    with pytest.raises(ValueError, match="both ends of an edge in one graph"):
+        code(x, edges, batch=torch.tensor([0, 0, 0, 1, 1, 1]))
     with pytest.raises(ValueError, match=r"a table of shape \(N, 3\)"):
         code.add(x, torch.zeros(6, 2))
