@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mpnn.positions import OffsetBuckets, RelativeBias, T5Buckets, WindowBuckets
+from mpnn.positions import ALiBi, OffsetBuckets, RelativeBias, T5Buckets, WindowBuckets
 from mpnn.tokens import grid_positions
 
 HF = "needs transformers 5: pip install mpnn[hf]"
@@ -106,3 +106,12 @@ def test_wrong_arguments_are_refused() -> None:
         T5Buckets(32, 8)
     with pytest.raises(TypeError, match="window to be a tuple"):
         WindowBuckets(7)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (2, 3)])
+def test_any_shape(shape: tuple[int, ...]) -> None:
+    places = torch.zeros(shape, dtype=torch.long)
+    for bias in (RelativeBias.t5(4), ALiBi(4)):
+        assert bias(places, places + 1).shape == (*shape, 4)
+    grid = torch.zeros(*shape, 2, dtype=torch.long)
+    assert RelativeBias.swin(4, (2, 2))(grid, grid).shape == (*shape, 4)
