@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,8 +33,15 @@ class Pairs:
         pair_ids: Callable[[Edges], Tensor],
     ) -> None:
         self.edges, self.nodes, self.heads = edges, nodes, heads
-        self._value, self._attr, self._slot, self._pair_ids = value, attr, slot, pair_ids
+        self._project, self._edge_attr, self._slot, self._pair_ids = value, attr, slot, pair_ids
+        self._read: dict[str, Tensor] = {}
         self.edge_projection: Tensor | None = None  # a rule's own projection of attr, kept for key and value
+
+    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """Gathered when first read; functools.cached_property holds a lock, which torch.compile cannot trace."""
+        if name not in self._read:
+            self._read[name] = make()
+        return self._read[name]
 
     @property
     def source(self) -> Tensor:
@@ -45,14 +51,14 @@ class Pairs:
     def target(self) -> Tensor:
         return self.edges.target
 
-    @cached_property
+    @property
     def relation(self) -> Tensor:
         return torch.zeros_like(self.edges.source) if self.edges.relation is None else self.edges.relation
 
-    @cached_property
+    @property
     def pair(self) -> Tensor:
         """The number of each edge's pair, where pairs are fixed."""
-        return self._pair_ids(self.edges)
+        return self._once("pair", lambda: self._pair_ids(self.edges))
 
     def at_source(self, tokens: Tensor, dim: int = -2) -> Tensor:
         """Rows of a tensor over the source tokens: (..., M, C) → (..., E, C)."""
@@ -69,48 +75,59 @@ class Pairs:
             raise ValueError(f"expected (x_source, x_target) as first argument for rules that {reader}, got x alone")
         return self.nodes[name]
 
-    @cached_property
+    @property
     def x_source(self) -> Tensor:
-        return self.at_source(self.node("x_source"))
+        return self._once("x_source", lambda: self.at_source(self.node("x_source")))
 
-    @cached_property
+    @property
     def x_target(self) -> Tensor:
-        return self.at_target(self.node("x_target"))
+        return self._once("x_target", lambda: self.at_target(self.node("x_target")))
 
-    @cached_property
+    @property
     def value_source(self) -> Tensor:
+        return self._once("value_source", self._value_source)
+
+    def _value_source(self) -> Tensor:
         if self.heads is None or "value" not in self.nodes:
             return self.x_source
         return self.at_source(self.nodes["value"]).transpose(-3, -2)
 
-    @cached_property
+    @property
     def value_target(self) -> Tensor:
+        return self._once("value_target", self._value_target)
+
+    def _value_target(self) -> Tensor:
         if self.heads is None or "value" not in self.nodes:
             return self.x_target
         if self.node("x_target") is self.nodes["x_source"]:
             return self.at_target(self.nodes["value"]).transpose(-3, -2)
-        return self.at_target(self._value(self.node("x_target"))).transpose(-3, -2)
+        return self.at_target(self._project(self.node("x_target"))).transpose(-3, -2)
 
     def per_edge_row(self, rows: Tensor) -> Tensor:
         """Rows of a tensor over all edges: (..., E all, k) → (..., E, k)."""
         return rows if self._slot is None else rows.index_select(-2, self._slot)
 
-    @cached_property
+    @property
     def attr(self) -> Tensor:
-        if self._attr is None:
+        return self._once("attr", self._attr)
+
+    def _attr(self) -> Tensor:
+        if self._edge_attr is None:
             raise ValueError("expected edge_attr (..., E, k) at the call, since the weight rule reads attr, got None")
-        return self.per_edge_row(self._attr)
+        return self.per_edge_row(self._edge_attr)
 
     @property
     def has_attr(self) -> bool:
         """Whether the call has edge attributes."""
-        return self._attr is not None
+        return self._edge_attr is not None
 
-    @cached_property
+    @property
     def offset(self) -> Tensor:
+        return self._once("offset", self._offset)
+
+    def _offset(self) -> Tensor:
         if "coordinates_source" in self.nodes:
-            place = self.at_source(self.nodes["coordinates_source"]) - self.at_target(self.node("coordinates_target"))
-            return place
+            return self.at_source(self.nodes["coordinates_source"]) - self.at_target(self.node("coordinates_target"))
         if self.edges.offset is None:
             raise ValueError(
                 "expected coordinates= at the call, since the weight rule reads offset and this neighbourhood has none, "

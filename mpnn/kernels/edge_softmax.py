@@ -17,6 +17,7 @@ from mpnn.scores import given_bias, module_bias
 from mpnn.sparse import Csr, row_softmax, sddmm, spmm
 
 name = "edge_softmax"
+MKL = torch.backends.mkl.is_available()
 LISTS = ("Graph", "Grid", "Window")
 
 
@@ -37,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
     if "jvp" in spec.transforms:
         why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.device == "cpu" and not torch.backends.mkl.is_available():
+    if spec.device == "cpu" and not MKL:
         why.append("sampled products need MKL, and this torch has none")
     return why
 

@@ -83,13 +83,13 @@ def _attention(call: Call) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     rule = call.weight
     grouped = call.nodes["query"].shape[-3] != call.nodes["key"].shape[-3]
     options: dict[str, Any] = {"dropout_p": call.dropout, "scale": rule.scale, "enable_gqa": grouped}
-    causal = call.neighbours.causal and call.targets != 1
+    square = call.tokens[1] is call.tokens[0] or call.targets == call.sources
+    causal = call.neighbours.causal and (square or torch.compiler.is_compiling() or call.targets != 1)
     source_mask = call.source_mask
-    if causal and source_mask is not None and call.targets == call.sources and _pads_end(source_mask, call.target_mask):
+    if causal and source_mask is not None and square and _pads_end(source_mask, call.target_mask):
         source_mask = None
-    square = call.targets == call.sources if causal else True
     biased = rule.score_bias is not None or "score_bias" in call.nodes
-    if source_mask is None and call.pair_mask is None and not biased and square:
+    if source_mask is None and call.pair_mask is None and not biased and (square or not causal):
         return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, **options)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ matrix or a score per edge that a network makes.
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,19 +17,14 @@ from mpnn.kernels.base import Call, Spec
 from mpnn.sparse import Csr
 
 name = "segment"
+INSTALLED = importlib.util.find_spec("torch_scatter") is not None
 LIMIT = 1 << 24  # numbers over edges held at once
-
-
-@cache
-def installed() -> bool:
-    """Whether torch_scatter is there."""
-    return importlib.util.find_spec("torch_scatter") is not None
 
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no segmented reduction."""
     why = []
-    if not installed():
+    if not INSTALLED:
         why.append("torch_scatter is not installed: pip install 'mpnn[scatter]'")
     if spec.neighbours not in ("Graph", "Grid", "Window"):
         why.append("needs a listed neighbourhood (Graph, Grid, Window)")

@@ -16,6 +16,7 @@ from mpnn.kernels.base import Call, Spec
 from mpnn.sparse import Csr, SegmentSum, spmm
 
 name = "spmm"
+MKL = torch.backends.mkl.is_available()
 LISTS = ("Graph", "Grid", "Window")  # neighbourhoods whose edges are few and listed once
 READ_VALUES = ("AdditiveScore", "AdditiveScoreV2")
 
@@ -37,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
     if "jvp" in spec.transforms:
         why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.device == "cpu" and spec.family == "heads" and not torch.backends.mkl.is_available():
+    if spec.device == "cpu" and spec.family == "heads" and not MKL:
         why.append("the gradient of edge weights needs MKL's sampled products, and this torch has no MKL")
     return why
 

@@ -1,0 +1,6 @@
+"""The four architectures as calls of one network."""
+
+from mpnn.models.architectures import CNN, GNN, MLP, Transformer
+from mpnn.models.network import Network, PlainBlock, Readout, ResidualBlock, Skip
+
+__all__ = ["CNN", "GNN", "MLP", "Network", "PlainBlock", "Readout", "ResidualBlock", "Skip", "Transformer"]

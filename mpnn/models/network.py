@@ -1,0 +1,188 @@
+"""Network: tokens → position → blocks → readout, the one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mpnn.binding import token_sets
+from mpnn.message_passing import MessagePassing
+from mpnn.neighbours import AllTokens, Graph
+from mpnn.tokens.base import Tokens
+
+
+class PlainBlock(nn.Module):
+    """x ← activation(layer(x)).
+
+    Shapes: (..., N, C) → (..., N, C').
+
+    Example: see :func:`~mpnn.models.MLP`.
+    """
+
+    def __init__(self, layer: MessagePassing, activation: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer, self.activation = layer, nn.Identity() if activation is None else activation
+
+    def forward(self, x: Tensor, call: Any) -> Tensor:
+        return self.activation(call(self.layer, x))
+
+
+class Skip(nn.Module):
+    """x ← x + block(x): a residual connection around a block that keeps the shape.
+
+    Example: see :func:`~mpnn.models.MLP`.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, call: Any) -> Tensor:
+        return x + self.block(x, call)
+
+
+class ResidualBlock(nn.Module):
+    """x ← x + layer(norm(x)), then x ← x + mlp(norm(x)): the pre-norm block of a Transformer with any layer inside.
+
+    Args:
+        layer: keeps ``channels``. hidden: width of the channel MLP. dropout: after the layer and after the MLP.
+
+    Source: Xiong et al. (2020), `arXiv:2002.04745 <https://arxiv.org/abs/2002.04745>`_; ``nn.TransformerEncoderLayer(norm_first=True)``.
+
+    Example: see :func:`~mpnn.models.Transformer`.
+    """
+
+    def __init__(self, layer: MessagePassing, channels: int, hidden: int, *, activation: type[nn.Module] = nn.GELU, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.layer = layer
+        self.mlp = nn.Sequential(nn.Linear(channels, hidden), activation(), nn.Dropout(dropout), nn.Linear(hidden, channels))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, call: Any) -> Tensor:
+        x = x + self.dropout(call(self.layer, self.norm1(x)))
+        return x + self.dropout(self.mlp(self.norm2(x)))
+
+
+class Readout(nn.Module):
+    """The tokens of a sample as one vector, then a Linear: (..., N, C) → (..., classes).
+
+    Args:
+        channels, classes: of the Linear. pool: "mean" or "sum" or "max" over the tokens that take part; "first", the first token;
+            "flatten", all of them, channels first, as ``nn.Flatten`` on (B, C, L); "none", one output per token.
+        norm: a module before the pooling, as the final LayerNorm of a Transformer.
+
+    With ``batch`` the graphs are pooled one by one: (N, C) → (graphs, classes).
+
+    Example: see :func:`~mpnn.models.Transformer`.
+    """
+
+    POOLS = ("mean", "sum", "max", "first", "flatten", "none")
+
+    def __init__(self, channels: int, classes: int, pool: str = "mean", *, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        if pool not in self.POOLS:
+            raise ValueError(f"expected pool to be one of {', '.join(self.POOLS)}, got {pool!r}")
+        self.pool, self.norm, self.linear = pool, norm, nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor, tokens: Tokens) -> Tensor:
+        x = x if self.norm is None else self.norm(x)
+        return self.linear(self._pool(x, tokens))
+
+    def _pool(self, x: Tensor, tokens: Tokens) -> Tensor:
+        if self.pool == "none":
+            return x
+        if self.pool == "first":
+            return x[..., 0, :]
+        mask = tokens.mask
+        if self.pool == "flatten":
+            x = x if mask is None else x.masked_fill(~mask[..., None], 0)
+            return x.transpose(-2, -1).flatten(-2)
+        if tokens.batch is not None:
+            return self._per_graph(x, tokens)
+        if self.pool == "max":
+            top = x if mask is None else x.masked_fill(~mask[..., None], -torch.inf)
+            top = top.amax(-2)
+            return top.masked_fill(torch.isinf(top), 0)
+        total = (x if mask is None else x.masked_fill(~mask[..., None], 0)).sum(-2)
+        if self.pool == "sum":
+            return total
+        count = x.shape[-2] if mask is None else mask.sum(-1, keepdim=True).clamp(min=1)
+        return total / count
+
+    def _per_graph(self, x: Tensor, tokens: Tokens) -> Tensor:
+        from torch_geometric.utils import scatter
+
+        assert tokens.batch is not None
+        graphs = int(tokens.batch[-1]) + 1 if tokens.batch.numel() else 0
+        batch = tokens.batch.long()
+        if tokens.mask is not None:
+            x, batch = x[tokens.mask], batch[tokens.mask]
+        return scatter(x, batch, 0, graphs, self.pool)
+
+
+class Network(nn.Module):
+    """tokens → position → blocks → readout.
+
+    Args:
+        blocks: modules called as ``block(x, call)``, where ``call(layer, x)`` runs a :class:`~mpnn.MessagePassing` on x with
+            the edges, masks and places of this forward: :class:`PlainBlock`, :class:`ResidualBlock`, :class:`Skip`.
+        tokens: a tokeniser that makes :class:`~mpnn.Tokens` of the data; None takes tensors (..., N, C) or Tokens as they are.
+        embed: a module on the tokens' channels, as an ``nn.Linear``. position: a code of :mod:`mpnn.positions`, added to x.
+        readout: a :class:`Readout`, or any module called as ``readout(x, tokens)``; None returns the tokens (..., N, C).
+
+    Shapes: the arguments of the call are those of :class:`~mpnn.MessagePassing`. It returns a tensor, also for Tokens.
+
+    Masked tokens become zero before anything is computed: outputs and gradients do not depend on what stood there.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.models import Network, PlainBlock, Readout
+        >>> from mpnn.neighbours import Window
+        >>> from mpnn.weights import SharedKernel
+        >>> blocks = [PlainBlock(MessagePassing(Window(1), SharedKernel(a, b)), torch.nn.ReLU()) for a, b in ((1, 8), (8, 8))]
+        >>> Network(blocks, readout=Readout(8, 10))(torch.ones(4, 40, 1)).shape
+        torch.Size([4, 10])
+    """
+
+    def __init__(
+        self,
+        blocks: Iterable[nn.Module],
+        *,
+        tokens: nn.Module | None = None,
+        embed: nn.Module | None = None,
+        position: nn.Module | None = None,
+        readout: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.embed, self.position = tokens, embed, position
+        self.blocks, self.readout = nn.ModuleList(blocks), readout
+
+    def forward(  # type: ignore[no-untyped-def]
+        self, x, edge_index=None, edge_attr=None, *, mask=None, pair_mask=None, positions=None, coordinates=None, batch=None,
+        grid=None, edge_type=None, edge_weight=None,
+    ) -> Tensor:  # fmt: skip
+        """The readout of the tokens after all blocks."""
+        if self.tokens is not None:
+            x = self.tokens(x)
+        fields = {"mask": mask, "positions": positions, "coordinates": coordinates, "batch": batch, "grid": grid}
+        tokens = token_sets(AllTokens(), x, None, fields)[0].clean()
+        edges = {k: v for k, v in (("edge_attr", edge_attr), ("edge_type", edge_type), ("edge_weight", edge_weight)) if v is not None}
+
+        def call(layer: MessagePassing, y: Tensor) -> Tensor:
+            given = tokens.replace(x=y) if tokens.x.shape[-2] == y.shape[-2] else y  # strided and dense layers change the tokens
+            if isinstance(layer.neighbours, Graph):
+                return layer(given, edge_index, pair_mask=pair_mask, **edges)
+            return layer(given, pair_mask=pair_mask)
+
+        y = tokens.x if self.embed is None else self.embed(tokens.x)
+        if self.position is not None:
+            y = self.position(y, tokens.positions)
+        for block in self.blocks:
+            y = block(y, call)
+        return y if self.readout is None else self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
