@@ -40,9 +40,9 @@ class Vocabulary:
             raise ValueError(f"expected special to be different names, at least one for the padding, got {special!r}")
         self.special = tuple(special)
         self.merges = tuple((left, right) for left, right in merges)
-        units = sorted(lib.pre_tokenizers.ByteLevel.alphabet()) + [left + right for left, right in self.merges]
-        if len(set(units)) != len(units):
-            raise ValueError("expected merges that each make a new subword, got the same one twice")
+        # Two merges may make the same subword, as a+bc and ab+c do: it has one id.
+        made = sorted(lib.pre_tokenizers.ByteLevel.alphabet()) + [left + right for left, right in self.merges]
+        units = list(dict.fromkeys(made))
         self._bpe = _bytes(lib, lib.models.BPE({unit: i for i, unit in enumerate(units)}, list(self.merges)))
         self.size = len(self.special) + len(units)
 

@@ -57,6 +57,14 @@ def test_training_merges_what_is_frequent(trained: Vocabulary) -> None:
     assert pickle.loads(pickle.dumps(trained)).encode("newer") == trained.encode("newer")
 
 
+def test_two_merges_may_make_one_subword() -> None:
+    vocabulary = Vocabulary(merges=[("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc")])
+    assert vocabulary.size == 259 + 3
+    assert vocabulary.encode("bcabc") == [260, 261]
+    assert vocabulary.decode([260, 261]) == "bcabc"
+    assert vocabulary == Vocabulary.from_json(vocabulary.to_json())
+
+
 def test_vocabulary_is_the_same_in_any_order_and_process(trained: Vocabulary) -> None:
     mixed = random.Random(0).sample(CORPUS, len(CORPUS))
     assert Vocabulary.trained(mixed, size=290) == trained
