@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from mpnn import binding
+from mpnn.binding import check_batches, check_pair_mask
 from mpnn.checks import bool_mask, broadcastable, divides, one_of, same_device, transforms
+from mpnn.edge_data import attach, list_edges
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
-from mpnn.message_passing import spec_of
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.pairs import Pairs
+from mpnn.places import place
 from mpnn.plan import BY_NAME, NAMES, choose, forced
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
+from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
 
 
@@ -26,9 +27,11 @@ class GivenScores:
     """The weight rule of :func:`attend`: queries and keys are given, nothing is learned."""
 
     spec_name = "attend"
-    groups, reduce, normalise, edge_channels, fixed = None, "sum", "softmax", 0, False
+    groups, reduce, normalise, edge_channels, fixed, position = None, "sum", "softmax", 0, False, None
 
-    def __init__(self, heads: int, scale: float, score_bias: nn.Module | None, score: Callable[[Tensor, Pairs], Tensor] | None) -> None:
+    def __init__(
+        self, heads: int, scale: float, score_bias: nn.Module | None, score: Callable[[Tensor, Pairs], Tensor] | None
+    ) -> None:
         self.heads, self.scale, self.score_bias, self.score = heads, scale, score_bias, score
 
     def per_edge(self, pairs: Pairs) -> Tensor:
@@ -47,12 +50,15 @@ def attend(  # type: ignore[no-untyped-def]
 ) -> Any:  # fmt: skip
     """Attention over a neighbourhood: y_i = Σ_{j ∈ N(i)} softmax_j(scale · q_i·k_j + bias_ij) v_j.
 
-    It trains on the CPU for every neighbourhood. Fewer key heads than query heads is grouped-query attention. Dropout acts
-    as given, in training or not. A target without a source has output 0. ``causal`` aligns the ends of targets and sources
+    It trains on the CPU for every neighbourhood. Fewer key heads than query heads is grouped-query attention. Dropout
+    acts
+    as given, in training or not. A target without a source has output 0. ``causal`` aligns the ends of targets and
+    sources
     (the flag of ``F.scaled_dot_product_attention`` aligns the starts).
 
     Shapes:
-        q (..., heads, N, D), k (..., kv_heads, M, D), v (..., kv_heads, M, E) → (..., heads, N, E) · mask bool (..., M) over
+        q (..., heads, N, D), k (..., kv_heads, M, D), v (..., kv_heads, M, E) → (..., heads, N, E) · mask bool (...,
+        M) over
         sources · pair_mask bool, broadcast to (..., heads, N, M), as SDPA's · batch int (N,) where N = M, or a pair
         (sources, targets) · positions, coordinates: likewise · score_bias: floats broadcast to (..., heads, N, M), or
         (E, heads) for a ``Graph``, or a module of ``mpnn.positions`` · ``score(scores, pairs)``: changes the scores
@@ -76,48 +82,50 @@ def attend(  # type: ignore[no-untyped-def]
     _check(q, k, v, neighbours, score_bias, kernel)
     lead, heads, n, m = tuple(q.shape[:-3]), q.shape[-3], q.shape[-2], k.shape[-2]
     bool_mask("mask", mask)
-    binding.check_pair_mask(pair_mask, lead, heads, n, m, q.device)
-    one_set = n == m and not isinstance(batch, tuple) and not isinstance(positions, tuple) and not isinstance(coordinates, tuple)
-    source_fields, target_fields = ({"positions": _end(positions, i, "positions", n == m), "coordinates": _end(coordinates, i, "coordinates", n == m),
-                                     "batch": _end(batch, i, "batch", n == m)} for i in (0, 1))  # fmt: skip
-    # the tokens that edges() sees: one row per token, without heads
-    source = Tokens(k[..., 0, :, :].detach(), mask=mask, grid=grid, **source_fields)
-    target = Tokens(q[..., 0, :, :].detach(), **target_fields)
+    check_pair_mask(pair_mask, lead, heads, n, m, q.device)
+    source, target = _tokens(q, k, mask, grid, {"positions": positions, "coordinates": coordinates, "batch": batch})
     own = neighbours.target_count(m, source)
     if own is not None and own != n:
         raise ValueError(f"expected q of {own} targets for {neighbours}, got {n}")
     neighbours.check(n, m, (source, target))
-    binding.check_batches(neighbours, source, target)
+    check_batches(neighbours, None, source, target)
     module = score_bias if isinstance(score_bias, nn.Module) else None
     rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
+    edges, attr, weight = list_edges(neighbours, n, m, n == m, None, None, None, None)
+    if attr is not None or weight is not None:
+        raise ValueError("the graph's edge data would be ignored by attend; pass score_bias=, (E, heads) for a Graph")
     nodes = {"x_source": source.x, "x_target": target.x, "query": q, "key": k, "value": v}
     if mask is not None:
-        nodes["key"], nodes["value"] = (t.masked_fill(~mask[..., None, :, None], 0) for t in (k, v))
-    data = binding.edge_data(neighbours, n, m, one_set or n == m, None, None, None, None)
-    if isinstance(neighbours, Graph) and neighbours.edge_weight is not None:
-        raise ValueError("the graph's edge weights would be ignored by attend, whose weights sum to 1; pass score_bias=")
-    call = Call(neighbours, rule, n, m, lead, nodes, (source, target), data.explicit, source_mask=mask, pair_mask=pair_mask,
-                dropout=float(dropout), transformed=bool(transforms()))  # fmt: skip
+        nodes |= {"key": k.masked_fill(~mask[..., None, :, None], 0), "value": v.masked_fill(~mask[..., None, :, None], 0)}
+    call = Call(
+        neighbours, rule, n, m, lead, nodes, (source, target), edges, source_mask=mask, pair_mask=pair_mask,
+        dropout=float(dropout), transformed=bool(transforms()),
+    )  # fmt: skip
+    attach(call, None, None)
     if isinstance(score_bias, Tensor):
         _attach_bias(call, score_bias, heads)
-    if module is not None:
-        positions_source, positions_target = binding.default_positions(call, positions is None and one_set and mask is None)
-        nodes["positions_source"], nodes["positions_target"] = positions_source, positions_target
-    for end, tokens in (("source", source), ("target", target)):
-        if tokens.coordinates is not None:
-            nodes[f"coordinates_{end}"] = tokens.coordinates
-    if call.explicit is not None:
-        binding.check_graphs(call.explicit, source, target)
+    place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
+    call.nodes |= call.constants
     name, _ = choose(spec_of(call, rule), forced(kernel))
     y = BY_NAME[name].run(call, reference_kernel.run).unflatten(-1, (heads, v.shape[-1])).transpose(-3, -2)
     return (y, returned(call)) if return_weights else y
+
+
+def _tokens(q: Tensor, k: Tensor, mask: Tensor | None, grid: Any, fields: dict[str, Any]) -> tuple[Tokens, Tokens]:
+    """What edges() sees of sources and targets: one row per token, without heads."""
+    same = q.shape[-2] == k.shape[-2]
+    source = Tokens(k[..., 0, :, :].detach(), mask=mask, grid=grid, **{n: _end(v, 0, n, same) for n, v in fields.items()})
+    target = Tokens(q[..., 0, :, :].detach(), **{n: _end(v, 1, n, same) for n, v in fields.items()})
+    return source, target
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, kernel: str | None) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor) or tensor.ndim < 3 or not tensor.is_floating_point():
             got = f"{tuple(tensor.shape)} of {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise (ValueError if isinstance(tensor, Tensor) else TypeError)(f"expected {name} of shape (..., heads, N, D), floating point, got {got}")
+            raise (ValueError if isinstance(tensor, Tensor) else TypeError)(
+                f"expected {name} of shape (..., heads, N, D), floating point, got {got}"
+            )
         same_device(name, tensor, q.device)
         if tensor.dtype != q.dtype:
             raise TypeError(f"expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
@@ -131,7 +139,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
         raise ValueError(f"expected q and k of the same leading dimensions, got {tuple(q.shape)} and {tuple(k.shape)}")
     divides("the heads of k", k.shape[-3], "the heads of q", q.shape[-3])
     if score_bias is not None and not isinstance(score_bias, Tensor | nn.Module):
-        raise TypeError(f"expected score_bias to be a tensor or a module of mpnn.positions, got {type(score_bias).__name__}")
+        raise TypeError(
+            f"expected score_bias to be a tensor or a module of mpnn.positions, got {type(score_bias).__name__}"
+        )
     if kernel is not None:
         one_of("kernel", kernel, NAMES)
 
@@ -149,8 +159,14 @@ def _attach_bias(call: Call, bias: Tensor, heads: int) -> None:
     if not bias.is_floating_point():
         raise TypeError(f"expected score_bias of a floating dtype, got {bias.dtype}; a bool mask goes to pair_mask=")
     same_device("score_bias", bias, call.value.device)
-    if isinstance(call.neighbours, Graph) and bias.ndim == 2 and bias.shape == (call.neighbours.edge_index.shape[1], heads):
-        call.nodes["edge_bias"] = nn.functional.pad(bias, (0, 0, 0, 1))[call.all_edges().index]  # an added loop has bias 0
+    if (
+        isinstance(call.neighbours, Graph)
+        and bias.ndim == 2
+        and bias.shape == (call.neighbours.edge_index.shape[1], heads)
+    ):
+        call.nodes["edge_bias"] = nn.functional.pad(bias, (0, 0, 0, 1))[
+            call.all_edges().index
+        ]  # an added loop has bias 0
         return
     broadcastable("score_bias", bias.shape, (*call.lead, heads, call.targets, call.sources), "(..., heads, N, M)")
     call.nodes["score_bias"] = bias

@@ -88,9 +88,7 @@ def bool_mask(argument: str, mask: Tensor | None) -> None:
 
 def broadcastable(argument: str, shape: torch.Size, to: tuple, legend: str) -> None:
     """Refuse a shape that does not broadcast to the call's."""
-    fits = len(shape) <= len(to) and all(
-        a == b or a == 1 for a, b in zip(reversed(shape), reversed(to), strict=False)
-    )
+    fits = len(shape) <= len(to) and all(a == b or a == 1 for a, b in zip(reversed(shape), reversed(to), strict=False))
     if not fits:
         raise ValueError(
             f"expected {argument} to broadcast to {legend} = {tuple(int(n) for n in to)}, got {tuple(shape)}"

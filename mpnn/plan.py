@@ -22,9 +22,11 @@ _forced: ContextVar[tuple[str, ...]] = ContextVar("forced", default=())
 class Plan:
     """How a call runs, as a database explains a query.
 
-    ``kernel`` its name · ``reasons`` kernel name → why not, for every kernel before it (and every later one that cannot) ·
+    ``kernel`` its name · ``reasons`` kernel name → why not, for every kernel before it (and every later one that
+    cannot) ·
     ``edges`` pairs that meet, per batch entry · ``flops``, ``bytes`` an estimate for one forward of the whole batch ·
-    ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call in values.
+    ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call in
+    values.
 
     Example::
 
@@ -49,7 +51,11 @@ class Plan:
         part = "groups" if s.family == "groups" else "heads"
         call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources, {self.edges:,} edges"
         width = f"{s.channels} → {s.out_channels} channels, {s.parts} {part}, {s.dtype} on {s.device}"
-        lines = [call, width, f"→ {self.kernel}   {self.flops:,} FLOPs, {self.bytes:,} bytes; {', '.join(self.supports)}"]
+        lines = [
+            call,
+            width,
+            f"→ {self.kernel}   {self.flops:,} FLOPs, {self.bytes:,} bytes; {', '.join(self.supports)}",
+        ]
         lines += [f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items()]
         return "\n".join(lines)
 
@@ -108,14 +114,20 @@ def _choose(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[s
     able = [n for n in NAMES if n not in reasons and (not allowed or n in allowed)]
     if not able:
         return _refuse(spec, allowed)
-    reasons |= {n: [f"only {', '.join(allowed)} may run here"] for n in NAMES if allowed and n not in allowed and n not in reasons}
+    reasons |= {
+        n: [f"only {', '.join(allowed)} may run here"]
+        for n in NAMES
+        if allowed and n not in allowed and n not in reasons
+    }
     return able[0], reasons
 
 
 def _refuse(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[str]]]:
     why = "; ".join(f"{n}: {', '.join(BY_NAME[n].unsupported(spec))}" for n in allowed)
     able = ", ".join(k.name for k in KERNELS if not k.unsupported(spec))
-    raise ValueError(f"expected a kernel that can run {spec.neighbours} × {spec.weight}, got {' or '.join(allowed)} ({why}); {able} can")
+    raise ValueError(
+        f"expected a kernel that can run {spec.neighbours} × {spec.weight}, got {' or '.join(allowed)} ({why}); {able} can"
+    )
 
 
 def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -> Plan:
@@ -128,5 +140,7 @@ def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -
         flops = 2 * edges * spec.batch * (spec.out_channels + spec.parts * spec.score_channels)
     tokens = spec.batch * (spec.sources * spec.channels + spec.targets * spec.out_channels)
     listed = 0 if kernel in ("linear", "conv", "sdpa") else 16 * edges
-    transforms = ("backward", "double backward", "vmap", "grad") + (("jvp",) if kernel in ("reference", "linear", "conv") else ())
+    transforms = ("backward", "double backward", "vmap", "grad") + (
+        ("jvp",) if kernel in ("reference", "linear", "conv") else ()
+    )
     return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, transforms, spec)

@@ -20,8 +20,10 @@ _listening: list[Callable[[nn.Module, str, Call], None]] = []
 class EdgeWeights:
     """The edges of a call and their weights.
 
-    ``source``, ``target`` int64 (E,) · ``index`` int64 (E,), the row in the caller's ``edge_index``, -1 for an added loop,
-    None where the neighbourhood makes its edges · ``weight`` (..., E, heads) or (..., E, groups, out/groups, in/groups),
+    ``source``, ``target`` int64 (E,) · ``index`` int64 (E,), the row in the caller's ``edge_index``, -1 for an added
+    loop,
+    None where the neighbourhood makes its edges · ``weight`` (..., E, heads) or (..., E, groups, out/groups,
+    in/groups),
     before dropout; a pair that a mask removes has weight 0.
     """
 
@@ -110,7 +112,9 @@ def capture_weights(model: nn.Module) -> Iterator[dict[str, list[EdgeWeights]]]:
     def listener(layer: nn.Module, kernel: str, call: Call) -> None:
         if id(layer) in names:
             with torch.no_grad():
-                found.setdefault(names[id(layer)], []).append(returned(dataclasses.replace(call, nodes=dict(call.nodes))))
+                found.setdefault(names[id(layer)], []).append(
+                    returned(dataclasses.replace(call, nodes=dict(call.nodes)))
+                )
 
     with _listen(listener):
         yield found

@@ -53,7 +53,13 @@ def given_bias(pairs: Pairs) -> Tensor | None:
 
 def at_pairs(dense: Tensor, target: Tensor, source: Tensor) -> Tensor:
     """Entries of (..., heads, N, M) at the pairs: (..., E, heads); axes of length 1 broadcast."""
-    dense = dense if dense.ndim >= 3 else dense.expand(1, *dense.shape) if dense.ndim == 2 else dense.expand(1, 1, *dense.shape)
+    dense = (
+        dense
+        if dense.ndim >= 3
+        else dense.expand(1, *dense.shape)
+        if dense.ndim == 2
+        else dense.expand(1, 1, *dense.shape)
+    )
     n, m = dense.shape[-2:]
     row = target if n != 1 else torch.zeros_like(target)
     column = source if m != 1 else torch.zeros_like(source)

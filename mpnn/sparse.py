@@ -1,6 +1,7 @@
 """Sparse products over the edges of a graph, closed under differentiation.
 
-``Spmm`` (sum weighted rows), ``Sddmm`` (sampled inner products) and ``SegmentSum``/``Rows`` are each other's derivatives, so
+``Spmm`` (sum weighted rows), ``Sddmm`` (sampled inner products) and ``SegmentSum``/``Rows`` are each other's
+derivatives, so
 any order of them exists; each has a vmap rule that folds the new axis into the first. None relies on the autograd of
 ``torch.sparse``, which rebuilds the transpose in every backward and fails on duplicate edges.
 """
@@ -108,7 +109,9 @@ class Spmm(Function):
             wide = x.transpose(0, 1).reshape(x.shape[1], -1)
             y = torch.sparse.mm(csr.matrix(weight[0].contiguous()), wide, "sum")
             return y.view(csr.shape[0], x.shape[0], x.shape[2]).transpose(0, 1)
-        parts = [torch.sparse.mm(csr.matrix(w.contiguous()), v.contiguous(), "sum") for w, v in zip(weight, x, strict=True)]
+        parts = [
+            torch.sparse.mm(csr.matrix(w.contiguous()), v.contiguous(), "sum") for w, v in zip(weight, x, strict=True)
+        ]
         return torch.stack(parts)
 
     @staticmethod
@@ -149,7 +152,9 @@ class Sddmm(Function):
         if a.device.type != "cpu":
             return torch.stack([(u[csr.row] * v[csr.col]).sum(-1) for u, v in zip(a, b, strict=True)])
         pattern = csr.matrix(csr.ones(a.dtype)[0])
-        sample = [torch.sparse.sampled_addmm(pattern, u.contiguous(), v.t(), beta=0.0) for u, v in zip(a, b, strict=True)]
+        sample = [
+            torch.sparse.sampled_addmm(pattern, u.contiguous(), v.t(), beta=0.0) for u, v in zip(a, b, strict=True)
+        ]
         return torch.stack([s.values() for s in sample])
 
     @staticmethod

@@ -1,7 +1,8 @@
 """The kernels, best first: the first that gives no reason against a call runs it."""
 
 from mpnn.kernels import conv, edge_softmax, linear, reference, sdpa, segment, spmm
-from mpnn.kernels.base import Call, Kernel, Spec
+from mpnn.kernels.base import Call, Kernel
+from mpnn.spec import Spec
 
 KERNELS: tuple[Kernel, ...] = (linear, conv, sdpa, spmm, edge_softmax, segment, reference)  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""What a kernel gets: the call as tensors, and the spec, plain values from which the plan chooses."""
+"""What a kernel gets: the call, checked and cleaned, as tensors."""
 
 from __future__ import annotations
 
@@ -18,50 +18,8 @@ from mpnn.neighbours.graph import blocks_of
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.segments import segment_softmax, segment_sum
+from mpnn.spec import Spec
 from mpnn.tokens.base import Tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class Spec:
-    """One call in plain values. Everything that a kernel's ``unsupported`` may ask stands here."""
-
-    neighbours: str
-    weight: str
-    family: str  # "groups" or "heads"
-    parts: int  # groups or heads
-    targets: int
-    sources: int
-    batch: int
-    channels: int  # of the value, all parts together
-    out_channels: int  # of the aggregate
-    dtype: str
-    device: str = "cpu"
-    kv_heads: int = 0
-    score_channels: int = 0  # per head, of queries and keys
-    edges: int | None = None
-    relations: int = 1
-    axes: int = 0
-    border: str | None = None
-    causal: bool = False
-    square: bool = True  # as many targets as sources
-    ragged: bool = False
-    reduce: str = "sum"
-    normalise: str | None = None
-    network: str | None = None  # the class of EdgeLearned's network
-    fixed: bool = False
-    mask: bool = False
-    mask_batched: bool = False
-    pair_mask: bool = False
-    score_bias: str | None = None  # "module", "tensor" or "edges"
-    score_bias_grad: bool = False
-    score: bool = False
-    edge_attr: bool = False
-    edge_weight: bool = False
-    edge_batched: bool = False  # edge data or masks differ between batch entries
-    dropout: float = 0.0
-    grad: bool = False
-    compiling: bool = False
-    transforms: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -73,7 +31,9 @@ class Call:
     targets: int
     sources: int
     lead: tuple[int, ...]  # leading dimensions
-    nodes: dict[str, Tensor]  # tensors over tokens: x_source, x_target, value, query, key, positions_…, coordinates_…, score_bias
+    nodes: dict[
+        str, Tensor
+    ]  # tensors over tokens: x_source, x_target, value, query, key, positions_…, coordinates_…, score_bias
     tokens: tuple[Tokens, Tokens | None]  # (source, target), for edges()
     explicit: Edges | None = None  # the list of edges, where the call has one
     attr: Tensor | None = None
@@ -82,6 +42,8 @@ class Call:
     target_mask: Tensor | None = None
     pair_mask: Tensor | None = None
     dropout: float = 0.0
+    constants: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # positions and coordinates
+    centres: Tensor | None = None  # the source that stands for each target, where the rule fixes targets
     transformed: bool = False  # inside a functional transform
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
@@ -166,9 +128,7 @@ class Call:
             factor = norm if factor is None else factor * norm
         return factor
 
-    def normalised(
-        self, pairs: Pairs, slot: Tensor | None, first: int, rows: int
-    ) -> tuple[Tensor, Tensor | None]:
+    def normalised(self, pairs: Pairs, slot: Tensor | None, first: int, rows: int) -> tuple[Tensor, Tensor | None]:
         """The weights of a block as they are used, before dropout, and which edges no mask removes."""
         keep = self.keep(pairs.edges)
         weight = self.weight.per_edge(pairs)
@@ -223,7 +183,9 @@ class Call:
         dtype = wide(self.value.dtype)
         weight = torch.ones(len(edges), 1, dtype=dtype, device=edges.source.device)
         if self.edge_weight is not None:
-            weight = (self.edge_weight if slot is None else self.edge_weight.index_select(-1, slot))[..., None].to(dtype)
+            weight = (self.edge_weight if slot is None else self.edge_weight.index_select(-1, slot))[..., None].to(
+                dtype
+            )
         if keep is not None:
             weight = torch.where(keep, weight, 0)
         return segment_sum(weight, edges.target, self.targets)

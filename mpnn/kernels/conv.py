@@ -1,7 +1,8 @@
 """conv: kernels shared over a grid through torch's convolutions.
 
 Row-major tokens (…, cells, C) are a channels-last view of (B, C, *grid), so nothing is copied; the weight is stored
-channels-last too. A 1-D grid runs as a 2-D one of height 1, since torch has a channels-last layout for 4-D tensors only.
+channels-last too. A 1-D grid runs as a 2-D one of height 1, since torch has a channels-last layout for 4-D tensors
+only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
+from mpnn.spec import Spec
 
 name = "conv"
 

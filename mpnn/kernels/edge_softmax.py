@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
 from mpnn.scores import given_bias, module_bias
 from mpnn.sparse import Csr, row_softmax, sddmm, spmm
+from mpnn.spec import Spec
 
 name = "edge_softmax"
 MKL = torch.backends.mkl.is_available()
@@ -25,11 +26,15 @@ def unsupported(spec: Spec) -> list[str]:
     """Why this call is no attention over a list of edges."""
     why = []
     if spec.neighbours not in LISTS:
-        why.append("needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, fused attention is faster")
+        why.append(
+            "needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, fused attention is faster"
+        )
     if spec.normalise != "softmax":
         why.append("no softmax")
     if spec.weight not in ("QKSoftmax", "attend") and spec.network != "AdditiveScore":
-        why.append("needs QKSoftmax, attend or AdditiveScore: scores that are products or sums of terms of the two ends")
+        why.append(
+            "needs QKSoftmax, attend or AdditiveScore: scores that are products or sums of terms of the two ends"
+        )
     if spec.network == "AdditiveScore" and not spec.square:
         why.append("AdditiveScore between two sets of tokens projects the targets too")
     if spec.edge_attr and spec.weight == "QKSoftmax":

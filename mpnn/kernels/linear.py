@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
+from mpnn.spec import Spec
 
 name = "linear"
 
@@ -46,3 +47,21 @@ def run(call: Call, reference: Any) -> Tensor:
     weight = rule.weight.flatten(2).flatten(0, 1)
     y = F.linear(value.flatten(-2), weight, call.take_bias(flat=True))
     return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))
+
+
+def shortcut(call: Call) -> Any:
+    """The whole layer as one product of tokens of this shape; None where more belongs to it."""
+    rule = call.weight
+    if rule.heads is not None or rule.root is not None or rule.output is not None or rule.value is not None:
+        return None
+    shape = (*call.lead, call.targets, rule.after)
+    rows, columns = call.targets * rule.after, call.sources * rule.before
+    flat = (*call.lead, columns)
+
+    def run(x: Tensor) -> Tensor:
+        bias = rule.bias
+        if bias is not None:
+            bias = bias.view(-1) if bias.ndim > 1 else bias.repeat(call.targets)
+        return F.linear(x.reshape(flat), rule.weight.view(rows, columns), bias).view(shape)
+
+    return run

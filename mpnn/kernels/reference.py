@@ -1,6 +1,7 @@
 """The reference kernel: gather, weigh, reduce, straight from ``edges()`` and ``per_edge()``. It is the definition.
 
-It runs every pair of rules in blocks of targets. One block is plain torch operations, so that every transform applies. Of
+It runs every pair of rules in blocks of targets. One block is plain torch operations, so that every transform applies.
+Of
 several blocks each is recomputed in the backward, so that memory stays that of one block.
 """
 
@@ -12,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import compiling, transforms, wide
+from mpnn.checks import compiling, transforms
 from mpnn.edges import Edges
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
 from mpnn.pairs import Pairs
 from mpnn.segments import segment_maximum, segment_sum
+from mpnn.spec import Spec
 
 name = "reference"
 
@@ -98,7 +100,9 @@ def edge_weights(call: Call) -> tuple[Edges, Tensor]:
         order = torch.argsort(torch.cat([s for _, _, s in parts]))
         return call.all_edges(), weight.index_select(-2, order)
     names = ("source", "target", "relation", "offset", "index")
-    joined = [None if getattr(parts[0][0], n) is None else torch.cat([getattr(e, n) for e, _, _ in parts]) for n in names]
+    joined = [
+        None if getattr(parts[0][0], n) is None else torch.cat([getattr(e, n) for e, _, _ in parts]) for n in names
+    ]
     return Edges(*joined), weight  # type: ignore[arg-type]
 
 
@@ -107,7 +111,9 @@ class _Holder(nn.Module):
 
     def __init__(self, rule: Any) -> None:
         super().__init__()
-        self.modules_read = nn.ModuleList(m for m in (rule if isinstance(rule, nn.Module) else rule.score_bias,) if isinstance(m, nn.Module))
+        self.modules_read = nn.ModuleList(
+            m for m in (rule if isinstance(rule, nn.Module) else rule.score_bias,) if isinstance(m, nn.Module)
+        )
 
     def forward(self, block: Any) -> Tensor:
         return block()
@@ -151,17 +157,22 @@ def _recompute_in_backward(call: Call) -> Any:
     unseen = getattr(rule, "score", None) is not None or not isinstance(getattr(rule, "network", holder), nn.Module)
     if not wanted or unseen or transforms():
         return lambda rows, edges, slot: _block(call, rows, edges, slot)
-    names = ([("node", k) for k in call.nodes] + [("call", k) for k in extra] + [("parameter", k) for k in parameters])
+    names = [("node", k) for k in call.nodes] + [("call", k) for k in extra] + [("parameter", k) for k in parameters]
     same = {k: next(j for j in call.nodes if call.nodes[j] is t) for k, t in call.nodes.items()}
 
     def recomputed(rows: slice, edges: Edges, slot: Tensor | None) -> Tensor:
         seed = int(torch.randint(1 << 62, ())) if call.dropout else 0
 
         def block(*tensors: Tensor) -> Tensor:
-            given = {kind: {k: t for (n, k), t in zip(names, tensors, strict=True) if n == kind} for kind in ("node", "call", "parameter")}
+            given = {
+                kind: {k: t for (n, k), t in zip(names, tensors, strict=True) if n == kind}
+                for kind in ("node", "call", "parameter")
+            }
             nodes = {k: given["node"][same[k]] for k in given["node"]}  # one set of tokens stays one tensor
             fresh = dataclasses.replace(call, nodes=nodes, dropout=0.0, **given["call"])
-            return torch.func.functional_call(holder, given["parameter"], (lambda: _seeded(fresh, rows, edges, slot, call.dropout, seed),))
+            return torch.func.functional_call(
+                holder, given["parameter"], (lambda: _seeded(fresh, rows, edges, slot, call.dropout, seed),)
+            )
 
         return _Recompute.apply(block, *inputs)
 

@@ -1,10 +1,13 @@
 """sdpa: attention over all tokens through torch's fused kernels.
 
-FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are 4-D,
-since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs none, since
+FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are
+4-D,
+since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs none,
+since
 no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
 
-The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the reference.
+The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the
+reference.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
 from mpnn.memo import derived
+from mpnn.spec import Spec
 
 name = "sdpa"
 MASK = 1 << 22  # entries of a mask over targets and sources made at once
@@ -65,7 +69,9 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     attention = _attention(call)
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if torch.compiler.is_compiling() or call.dropout or learned or not (wanted or call.transformed):
-        y = attention(query, key, value)  # where dropout or a learned bias act, torch's own formula has every derivative
+        y = attention(
+            query, key, value
+        )  # where dropout or a learned bias act, torch's own formula has every derivative
     else:
         again = _again(call, reference)
         y = (_Transformed if call.transformed else _Fused).apply(attention, again, query, key, value)
@@ -111,7 +117,14 @@ def _pads_end(source: Tensor, target: Tensor | None) -> bool:
 
 
 def _rows(
-    call: Call, source_mask: Tensor | None, causal: bool, rows: slice, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]
+    call: Call,
+    source_mask: Tensor | None,
+    causal: bool,
+    rows: slice,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: dict[str, Any],
 ) -> Tensor:
     """Attention of some targets under a mask and a bias."""
     mask, bias = _mask(call, source_mask, causal, rows), _bias(call, rows)
@@ -129,7 +142,11 @@ def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> 
     """Which pairs take part: broadcast to (B, heads, rows, M); None for all."""
     mask = None
     if source_mask is not None:
-        mask = source_mask if source_mask.ndim == 1 else source_mask.expand(*call.lead, call.sources).reshape(-1, 1, 1, call.sources)
+        mask = (
+            source_mask
+            if source_mask.ndim == 1
+            else source_mask.expand(*call.lead, call.sources).reshape(-1, 1, 1, call.sources)
+        )
         mask = mask.view(-1, 1, 1, call.sources)
     if causal:
         i = torch.arange(rows.start, rows.stop, device=call.value.device) + (call.sources - call.targets)
@@ -172,7 +189,9 @@ def _again(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tensor,
     """The same attention through the reference, which has every derivative."""
 
     def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        shaped = {n: t.reshape(*call.lead, *t.shape[-3:]) for n, t in (("query", query), ("key", key), ("value", value))}
+        shaped = {
+            n: t.reshape(*call.lead, *t.shape[-3:]) for n, t in (("query", query), ("key", key), ("value", value))
+        }
         y = reference(dataclasses.replace(call, nodes=call.nodes | shaped))
         return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
 

@@ -1,6 +1,7 @@
 """segment: gather, weigh, and reduce with torch_scatter over compressed rows.
 
-Messages are written once per edge, then summed row by row without atomics. It serves what no product does: a maximum, and a
+Messages are written once per edge, then summed row by row without atomics. It serves what no product does: a maximum,
+and a
 matrix or a score per edge that a network makes.
 """
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
 from mpnn.sparse import Csr
+from mpnn.spec import Spec
 
 name = "segment"
 INSTALLED = importlib.util.find_spec("torch_scatter") is not None

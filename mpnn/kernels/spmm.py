@@ -1,6 +1,7 @@
 """spmm: sums over edges as a sparse matrix product, with the transpose kept for the backward.
 
-One matrix for all pairs commutes with the sum, so it is applied on the narrower side; with several relations the rows are
+One matrix for all pairs commutes with the sum, so it is applied on the narrower side; with several relations the rows
+are
 (relation, target) and one dense product follows. A number per edge and head is one sparse product a head.
 """
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.kernels.base import Call, Spec
+from mpnn.kernels.base import Call
 from mpnn.sparse import Csr, SegmentSum, spmm
+from mpnn.spec import Spec
 
 name = "spmm"
 MKL = torch.backends.mkl.is_available()
@@ -25,7 +27,9 @@ def unsupported(spec: Spec) -> list[str]:
     """Why this call is no sparse product."""
     why = []
     if spec.neighbours not in LISTS:
-        why.append("needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, dense products are faster")
+        why.append(
+            "needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, dense products are faster"
+        )
     if spec.normalise == "softmax":
         why.append("softmax belongs to edge_softmax")
     if spec.reduce == "max":
@@ -107,7 +111,9 @@ def _per_row(weight: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
 
 def _scale(call: Call, csr: Csr) -> Tensor | None:
     """Edge weights, degrees and masks in one number per edge, kept with the edges where only these decide."""
-    plain = call.edge_weight is None and call.source_mask is None and call.target_mask is None and call.pair_mask is None
+    plain = (
+        call.edge_weight is None and call.source_mask is None and call.target_mask is None and call.pair_mask is None
+    )
     key = ("scale", call.weight.normalise, call.value.dtype)
     if plain and call.weight.normalise is None:
         return None

@@ -32,7 +32,7 @@ def _block(layer: MessagePassing, activation: type[nn.Module] | None, residual: 
     return Skip(block) if residual else block
 
 
-def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual: bool = False) -> Network:  # noqa: N802
+def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual: bool = False) -> Network:
     """A multilayer perceptron, ``Full`` × ``Static``: units are tokens of one channel, each layer sees all of the last.
 
     Args:
@@ -62,7 +62,7 @@ def _each(name: str, value: Any, layers: int) -> list[Any]:
     return values
 
 
-def CNN(  # type: ignore[no-untyped-def]  # noqa: N802
+def CNN(  # type: ignore[no-untyped-def]
     in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...], kernel_size=3, stride=1, padding="same",
     border: str = "zeros", activation: type[nn.Module] = nn.ReLU, readout: str = "mean", residual: bool = False,
 ) -> Network:  # fmt: skip
@@ -73,7 +73,8 @@ def CNN(  # type: ignore[no-untyped-def]  # noqa: N802
         kernel_size, stride, padding: one value, or one per layer. readout: a pool of :class:`Readout`.
         residual: a layer that keeps its shape adds its input.
 
-    Shapes: (B, N, in_channels) → (B, classes); the same function as ``nn.Sequential(nn.Conv2d, activation, …, nn.Linear)``.
+    Shapes: (B, N, in_channels) → (B, classes); the same function as ``nn.Sequential(nn.Conv2d, activation, …,
+    nn.Linear)``.
 
     Example::
 
@@ -83,12 +84,19 @@ def CNN(  # type: ignore[no-untyped-def]  # noqa: N802
         torch.Size([4, 10])
     """
     layers = len(channels)
-    options = zip(*(_each(n, v, layers) for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))), strict=True)
+    options = zip(
+        *(_each(n, v, layers) for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))),
+        strict=True,
+    )
     blocks, width, grid = [], in_channels, tuple(size)
     for out, (k, s, p) in zip(channels, options, strict=True):
         rule = Grid(grid, k, stride=s, padding=p, border=border)
         target = rule.target_size(grid)
-        blocks.append(_block(MessagePassing(rule, SharedKernel(width, out)), activation, residual and width == out and target == grid))
+        blocks.append(
+            _block(
+                MessagePassing(rule, SharedKernel(width, out)), activation, residual and width == out and target == grid
+            )
+        )
         width, grid = out, target
     cells = 1
     for n in grid:
@@ -101,7 +109,7 @@ def gcn(in_channels: int, out_channels: int) -> Weight:
     return SharedKernel(in_channels, out_channels, normalise="symmetric")
 
 
-def GNN(  # noqa: N802
+def GNN(
     in_channels: int, channels: Sequence[int], classes: int, *, neighbours: Neighbours | None = None,
     weight: Callable[[int, int], Weight] = gcn, activation: type[nn.Module] = nn.ReLU, position: nn.Module | None = None,
     readout: str = "mean", residual: bool = False,
@@ -111,7 +119,8 @@ def GNN(  # noqa: N802
     Args:
         channels: a width per layer. neighbours: by default ``Graph(self_loops="add")``, the call brings the edges.
         weight: makes a layer's weight from its two widths. position: a code added to the input.
-        readout: a pool of :class:`Readout`; "none" classifies every node. residual: a layer of equal widths adds its input.
+        readout: a pool of :class:`Readout`; "none" classifies every node. residual: a layer of equal widths adds its
+        input.
 
     Shapes: (N, in_channels) or (B, N, in_channels), edge_index (2, E) → (graphs or B, classes), or (…, N, classes).
 
@@ -130,7 +139,7 @@ def GNN(  # noqa: N802
     return Network(blocks, position=position, readout=Readout(width, classes, readout))
 
 
-def Transformer(  # noqa: N802
+def Transformer(
     in_channels: int | None, channels: int, depth: int, classes: int, *, heads: int = 4, neighbours: Neighbours | None = None,
     weight: Callable[[int], Weight] | None = None, tokens: nn.Module | None = None, position: nn.Module | None = None,
     hidden: int | None = None, dropout: float = 0.0, readout: str = "mean",
@@ -138,16 +147,20 @@ def Transformer(  # noqa: N802
     """A pre-norm Transformer encoder, ``AllTokens`` × ``QKSoftmax``; any other rule in its place by one argument.
 
     Args:
-        in_channels: of the tokens, embedded by a Linear; None where they have ``channels`` already (a tokeniser that embeds).
-        neighbours: who sends, by default ``AllTokens()``; ``AllTokens(causal=True)`` makes a decoder, ``Window(4)`` a local one.
-        weight: makes a layer's weight from its width, by default ``QKSoftmax(channels, heads)``; ``lambda c: SharedKernel(c, c)``
+        in_channels: of the tokens, embedded by a Linear; None where they have ``channels`` already (a tokeniser that
+        embeds).
+        neighbours: who sends, by default ``AllTokens()``; ``AllTokens(causal=True)`` makes a decoder, ``Window(4)`` a
+        local one.
+        weight: makes a layer's weight from its width, by default ``QKSoftmax(channels, heads)``; ``lambda c:
+        SharedKernel(c, c)``
             on a ``Grid`` or a ``Window`` makes convolutions.
         tokens: a tokeniser. position: a code added to the embedded tokens, as ``Sinusoidal(channels)``.
         hidden: width of the channel MLP, by default 4 · channels. readout: a pool of :class:`Readout`.
 
     Shapes: (B, N, in_channels) → (B, classes), or (B, N, classes) with ``readout="none"``.
 
-    Source: ``nn.TransformerEncoder`` of ``nn.TransformerEncoderLayer(norm_first=True, activation="gelu")`` with a final norm.
+    Source: ``nn.TransformerEncoder`` of ``nn.TransformerEncoderLayer(norm_first=True, activation="gelu")`` with a
+    final norm.
 
     Example::
 
@@ -159,7 +172,9 @@ def Transformer(  # noqa: N802
     rule = AllTokens() if neighbours is None else neighbours
     make = (lambda c: QKSoftmax(c, heads, dropout=dropout)) if weight is None else weight
     wide = 4 * channels if hidden is None else hidden
-    blocks = [ResidualBlock(MessagePassing(rule, make(channels)), channels, wide, dropout=dropout) for _ in range(depth)]
+    blocks = [
+        ResidualBlock(MessagePassing(rule, make(channels)), channels, wide, dropout=dropout) for _ in range(depth)
+    ]
     return Network(
         blocks, tokens=tokens, embed=None if in_channels is None else nn.Linear(in_channels, channels), position=position,
         readout=Readout(channels, classes, readout, norm=nn.LayerNorm(channels)),

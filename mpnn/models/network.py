@@ -50,16 +50,27 @@ class ResidualBlock(nn.Module):
     Args:
         layer: keeps ``channels``. hidden: width of the channel MLP. dropout: after the layer and after the MLP.
 
-    Source: Xiong et al. (2020), `arXiv:2002.04745 <https://arxiv.org/abs/2002.04745>`_; ``nn.TransformerEncoderLayer(norm_first=True)``.
+    Source: Xiong et al. (2020), `arXiv:2002.04745 <https://arxiv.org/abs/2002.04745>`_;
+    ``nn.TransformerEncoderLayer(norm_first=True)``.
 
     Example: see :func:`~mpnn.models.Transformer`.
     """
 
-    def __init__(self, layer: MessagePassing, channels: int, hidden: int, *, activation: type[nn.Module] = nn.GELU, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        layer: MessagePassing,
+        channels: int,
+        hidden: int,
+        *,
+        activation: type[nn.Module] = nn.GELU,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
         self.layer = layer
-        self.mlp = nn.Sequential(nn.Linear(channels, hidden), activation(), nn.Dropout(dropout), nn.Linear(hidden, channels))
+        self.mlp = nn.Sequential(
+            nn.Linear(channels, hidden), activation(), nn.Dropout(dropout), nn.Linear(hidden, channels)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, call: Any) -> Tensor:
@@ -71,7 +82,8 @@ class Readout(nn.Module):
     """The tokens of a sample as one vector, then a Linear: (..., N, C) → (..., classes).
 
     Args:
-        channels, classes: of the Linear. pool: "mean" or "sum" or "max" over the tokens that take part; "first", the first token;
+        channels, classes: of the Linear. pool: "mean" or "sum" or "max" over the tokens that take part; "first", the
+        first token;
             "flatten", all of them, channels first, as ``nn.Flatten`` on (B, C, L); "none", one output per token.
         norm: a module before the pooling, as the final LayerNorm of a Transformer.
 
@@ -128,11 +140,15 @@ class Network(nn.Module):
     """tokens → position → blocks → readout.
 
     Args:
-        blocks: modules called as ``block(x, call)``, where ``call(layer, x)`` runs a :class:`~mpnn.MessagePassing` on x with
+        blocks: modules called as ``block(x, call)``, where ``call(layer, x)`` runs a :class:`~mpnn.MessagePassing` on
+        x with
             the edges, masks and places of this forward: :class:`PlainBlock`, :class:`ResidualBlock`, :class:`Skip`.
-        tokens: a tokeniser that makes :class:`~mpnn.Tokens` of the data; None takes tensors (..., N, C) or Tokens as they are.
-        embed: a module on the tokens' channels, as an ``nn.Linear``. position: a code of :mod:`mpnn.positions`, added to x.
-        readout: a :class:`Readout`, or any module called as ``readout(x, tokens)``; None returns the tokens (..., N, C).
+        tokens: a tokeniser that makes :class:`~mpnn.Tokens` of the data; None takes tensors (..., N, C) or Tokens as
+        they are.
+        embed: a module on the tokens' channels, as an ``nn.Linear``. position: a code of :mod:`mpnn.positions`, added
+        to x.
+        readout: a :class:`Readout`, or any module called as ``readout(x, tokens)``; None returns the tokens (..., N,
+        C).
 
     Shapes: the arguments of the call are those of :class:`~mpnn.MessagePassing`. It returns a tensor, also for Tokens.
 
@@ -172,10 +188,16 @@ class Network(nn.Module):
             x = self.tokens(x)
         fields = {"mask": mask, "positions": positions, "coordinates": coordinates, "batch": batch, "grid": grid}
         tokens = token_sets(AllTokens(), x, None, fields)[0].clean()
-        edges = {k: v for k, v in (("edge_attr", edge_attr), ("edge_type", edge_type), ("edge_weight", edge_weight)) if v is not None}
+        edges = {
+            k: v
+            for k, v in (("edge_attr", edge_attr), ("edge_type", edge_type), ("edge_weight", edge_weight))
+            if v is not None
+        }
 
         def call(layer: MessagePassing, y: Tensor) -> Tensor:
-            given = tokens.replace(x=y) if tokens.x.shape[-2] == y.shape[-2] else y  # strided and dense layers change the tokens
+            given = (
+                tokens.replace(x=y) if tokens.x.shape[-2] == y.shape[-2] else y
+            )  # strided and dense layers change the tokens
             if isinstance(layer.neighbours, Graph):
                 return layer(given, edge_index, pair_mask=pair_mask, **edges)
             return layer(given, pair_mask=pair_mask)
@@ -185,4 +207,6 @@ class Network(nn.Module):
             y = self.position(y, tokens.positions)
         for block in self.blocks:
             y = block(y, call)
-        return y if self.readout is None else self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
+        return (
+            y if self.readout is None else self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
+        )

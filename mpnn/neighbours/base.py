@@ -49,7 +49,12 @@ class Neighbours(nn.Module, ABC):
 
     @abstractmethod
     def edges(
-        self, targets: int, sources: int, *, rows: slice | None = None, tokens: Tokens | tuple[Tokens, Tokens] | None = None
+        self,
+        targets: int,
+        sources: int,
+        *,
+        rows: slice | None = None,
+        tokens: Tokens | tuple[Tokens, Tokens] | None = None,
     ) -> Edges:
         """The pairs of ``targets`` and ``sources``."""
 

@@ -17,7 +17,8 @@ class Graph(Neighbours):
     """The sources of a target are those of its edges: N(i) = {j : (j, i) an edge}, with multiplicity.
 
     ``edge_index[0]`` is the source and ``edge_index[1]`` the target (PyG); a sparse matrix is ``A[target, source]`` and
-    its values are the edge weights. Duplicate edges count twice. Without ``edge_index`` the object is the rule alone, and
+    its values are the edge weights. Duplicate edges count twice. Without ``edge_index`` the object is the rule alone,
+    and
     every call of the layer brings its edges.
 
     Shapes: ``edge_index`` (2, E) int32 or int64 · ``attr`` (E, k) · ``type`` (E,) integers below ``relations`` ·
@@ -25,7 +26,8 @@ class Graph(Neighbours):
 
     Args:
         num_nodes: how many nodes, or (sources, targets); by default the call's tokens tell.
-        self_loops: None; "add" adds a loop where a node has none (GCN); "replace" removes loops and adds one each (GAT).
+        self_loops: None; "add" adds a loop where a node has none (GCN); "replace" removes loops and adds one each
+        (GAT).
         loop_fill: an added loop's attributes: "mean" of the node's remaining incoming ones, or a number.
         loop_weight: an added loop's edge weight.
         relations: the number of edge types.
@@ -54,16 +56,27 @@ class Graph(Neighbours):
             raise ValueError(f"expected loop_fill to be 'mean' or a number, got {loop_fill!r}")
         self.relations = positive("relations", relations)
         if self_loops and self.relations > 1:
-            raise ValueError(f"self_loops={self_loops!r} is refused with relations={relations}: which would a loop have? Add the loops yourself")
+            raise ValueError(
+                f"self_loops={self_loops!r} is refused with relations={relations}: which would a loop have? Add the loops yourself"
+            )
         self.self_loops, self.loop_fill, self.loop_weight = self_loops, loop_fill, float(loop_weight)
         if edge_index is None and not (num_nodes is None and attr is None and type is None and weight is None):
-            raise ValueError("expected edge_index= with num_nodes=, attr=, type= or weight=, got None; or pass them at the call")
+            raise ValueError(
+                "expected edge_index= with num_nodes=, attr=, type= or weight=, got None; or pass them at the call"
+            )
         index, values_, shape = read(edge_index) if edge_index is not None else (None, None, None)
         if values_ is not None and weight is not None:
             raise ValueError("expected one source of edge weights, got weight= and a sparse matrix with values")
         num_nodes = shape if num_nodes is None else num_nodes
-        self.sizes = None if num_nodes is None else (num_nodes, num_nodes) if isinstance(num_nodes, int) else tuple(num_nodes)
-        for name, tensor in (("edge_index", index), ("edge_attr", attr), ("edge_type", type), ("edge_weight", values_ if weight is None else weight)):
+        self.sizes = (
+            None if num_nodes is None else (num_nodes, num_nodes) if isinstance(num_nodes, int) else tuple(num_nodes)
+        )
+        for name, tensor in (
+            ("edge_index", index),
+            ("edge_attr", attr),
+            ("edge_type", type),
+            ("edge_weight", values_ if weight is None else weight),
+        ):
             self.register_buffer(name, tensor, persistent=False)
         self._linked: dict[Any, Edges] = {}
         if self.built:
@@ -71,7 +84,9 @@ class Graph(Neighbours):
             if self.sizes is not None:
                 self.link(self.edge_index, self.edge_type, self.sizes[1], self.sizes[0])
             if self_loops and self.sizes is not None and self.sizes[0] != self.sizes[1]:
-                raise ValueError(f"self_loops={self_loops!r} is refused between two node sets, got num_nodes={num_nodes}")
+                raise ValueError(
+                    f"self_loops={self_loops!r} is refused between two node sets, got num_nodes={num_nodes}"
+                )
 
     @property
     def built(self) -> bool:
@@ -105,8 +120,16 @@ class Graph(Neighbours):
         if edge_type is not None:
             integers("edge_type", edge_type)
             relation = edge_type.long().clone()
-            values((relation >= 0) & (relation < self.relations), IndexError, f"expected edge_type in 0 … {self.relations - 1}", relation)
-        source, target = edge_index[0].long().clone(), edge_index[1].long().clone()  # views would keep the key of the cache alive
+            values(
+                (relation >= 0) & (relation < self.relations),
+                IndexError,
+                f"expected edge_type in 0 … {self.relations - 1}",
+                relation,
+            )
+        source, target = (
+            edge_index[0].long().clone(),
+            edge_index[1].long().clone(),
+        )  # views would keep the key of the cache alive
         row = torch.arange(source.shape[0], device=source.device)
         if self.self_loops is None:
             return Edges(source, target, relation, index=row)
@@ -154,7 +177,9 @@ class Graph(Neighbours):
 
     def check(self, targets, sources, tokens) -> None:  # type: ignore[no-untyped-def]
         if self.sizes is not None and self.sizes != (sources, targets):
-            raise ValueError(f"expected {self.sizes[0]} source and {self.sizes[1]} target nodes for {self}, got {int(sources)} and {int(targets)}")
+            raise ValueError(
+                f"expected {self.sizes[0]} source and {self.sizes[1]} target nodes for {self}, got {int(sources)} and {int(targets)}"
+            )
 
     def row_blocks(self, targets, sources, edges):  # type: ignore[no-untyped-def]
         start = self.edges(targets, sources).rows("target", targets).start
@@ -186,7 +211,9 @@ class Graph(Neighbours):
 def read(edge_index: Any) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
     """(edge_index (2, E), edge weights or None, (sources, targets) or None) of whatever PyG and torch call a graph."""
     if not isinstance(edge_index, Tensor):
-        raise TypeError(f"expected edge_index to be a tensor (2, E), a Graph, an EdgeIndex or a sparse matrix, got {type(edge_index).__name__}")
+        raise TypeError(
+            f"expected edge_index to be a tensor (2, E), a Graph, an EdgeIndex or a sparse matrix, got {type(edge_index).__name__}"
+        )
     if edge_index.layout != torch.strided:
         coo = edge_index.to_sparse_coo().coalesce()
         if coo.ndim != 2:
@@ -207,14 +234,20 @@ def check_index(edge_index: Tensor, targets: int, sources: int) -> None:
         raise ValueError(f"expected edge_index of shape (2, E), got {tuple(edge_index.shape)}{swapped}")
     for row, side, count in ((0, "source", sources), (1, "target", targets)):
         ends = edge_index[row]
-        values((ends >= 0) & (ends < count), IndexError, f"expected edge_index[{row}] ({side}) in 0 … {count - 1}", ends)
+        values(
+            (ends >= 0) & (ends < count), IndexError, f"expected edge_index[{row}] ({side}) in 0 … {count - 1}", ends
+        )
 
 
-def check_rows(attr: Tensor | None, type: Tensor | None, weight: Tensor | None, edges: int, names: tuple[str, str, str]) -> None:
+def check_rows(
+    attr: Tensor | None, type: Tensor | None, weight: Tensor | None, edges: int, names: tuple[str, str, str]
+) -> None:
     """Refuse edge data whose rows are not the edges."""
     for name, tensor, axis in zip(names, (attr, type, weight), (-2, -1, -1), strict=True):
         if tensor is not None and (tensor.ndim < -axis or tensor.shape[axis] != edges):
-            raise ValueError(f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(tensor.shape)}")
+            raise ValueError(
+                f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(tensor.shape)}"
+            )
 
 
 def blocks_of(start: Tensor, edges: int) -> list[slice]:

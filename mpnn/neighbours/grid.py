@@ -45,7 +45,9 @@ class Grid(Neighbours):
 
     enumerates = True
 
-    def __init__(self, size=None, kernel_size=3, *, axes=None, stride=1, dilation=1, padding="same", border="zeros") -> None:  # type: ignore[no-untyped-def]
+    def __init__(
+        self, size=None, kernel_size=3, *, axes=None, stride=1, dilation=1, padding="same", border="zeros"
+    ) -> None:  # type: ignore[no-untyped-def]
         super().__init__()
         size = (size,) if isinstance(size, int) else size
         given = [len(v) for v in (size, kernel_size, stride, dilation, padding) if isinstance(v, tuple | list)]
@@ -54,7 +56,9 @@ class Grid(Neighbours):
         if not given:
             raise ValueError("expected size=, a tuple kernel_size= or axes=, to know the grid's number of axes")
         if len(set(given)) > 1:
-            raise ValueError(f"expected one number of axes for size, kernel_size, stride, dilation, padding and axes, got {given}")
+            raise ValueError(
+                f"expected one number of axes for size, kernel_size, stride, dilation, padding and axes, got {given}"
+            )
         self.axes = d = given[0]
         one_of("border", border, BORDERS)
         self.border = border
@@ -79,7 +83,9 @@ class Grid(Neighbours):
 
     def _check_rule(self) -> None:
         if self.padding == "same" and any(s > 1 for s in self.stride):
-            raise ValueError(f"padding='same' is not supported for strided grids, got stride={self.stride}; pass padding= as an int")
+            raise ValueError(
+                f"padding='same' is not supported for strided grids, got stride={self.stride}; pass padding= as an int"
+            )
         if self.border == "clamp" and (self.padding != "same" or any(k % 2 == 0 for k in self.kernel_size)):
             raise ValueError(
                 f"border='clamp' needs an odd kernel_size and padding='same', got {self.kernel_size} and {self.padding!r}"
@@ -97,7 +103,9 @@ class Grid(Neighbours):
         """The shape of the grid of targets for a grid of sources of shape ``size``."""
         size = (size,) if isinstance(size, int) else tuple(size)
         spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-        return tuple((n + a + b - w) // s + 1 for n, (a, b), w, s in zip(size, self.pads, spans, self.stride, strict=True))
+        return tuple(
+            (n + a + b - w) // s + 1 for n, (a, b), w, s in zip(size, self.pads, spans, self.stride, strict=True)
+        )
 
     def _check_size(self, size: tuple[int, ...]) -> None:
         for axis, n in enumerate(size):
@@ -106,9 +114,13 @@ class Grid(Neighbours):
                 raise ValueError(f"border='clamp' with kernel {k} and dilation {d} needs length ≥ {k * d}, got {n}")
             limit = {"reflect": n - 1, "circular": n}.get(self.border)
             if limit is not None and max(before, after) > limit:
-                raise ValueError(f"border={self.border!r} needs padding ≤ {limit} on axis {axis} of length {n}, got {max(before, after)}")
+                raise ValueError(
+                    f"border={self.border!r} needs padding ≤ {limit} on axis {axis} of length {n}, got {max(before, after)}"
+                )
             if n + before + after < d * (k - 1) + 1:
-                raise ValueError(f"expected axis {axis} of length ≥ {d * (k - 1) + 1 - before - after} for {self}, got {n}")
+                raise ValueError(
+                    f"expected axis {axis} of length ≥ {d * (k - 1) + 1 - before - after} for {self}, got {n}"
+                )
 
     def size_of(self, tokens) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
         """The grid's shape: the rule's own, or the call's."""

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import divides, positive
-from mpnn.weights.base import EdgeNetwork, glorot_
 from mpnn.pairs import Pairs
+from mpnn.weights.base import EdgeNetwork, glorot_
 
 
 class AdditiveScore(EdgeNetwork):
@@ -19,7 +19,8 @@ class AdditiveScore(EdgeNetwork):
 
     Shapes: ``source``, ``target``, ``edge_vector`` (heads, channels/heads) · ``edge`` Linear(edge_channels, channels).
 
-    Source: Veličković et al. (2018), `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_; ``torch_geometric.nn.GATConv``.
+    Source: Veličković et al. (2018), `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_;
+    ``torch_geometric.nn.GATConv``.
 
     Example: see :class:`~mpnn.weights.EdgeLearned`.
     """
@@ -28,7 +29,11 @@ class AdditiveScore(EdgeNetwork):
 
     def __init__(self, channels: int, heads: int = 1, *, edge_channels: int = 0, negative_slope: float = 0.2) -> None:
         super().__init__()
-        self.heads, self.edge_channels, self.negative_slope = positive("heads", heads), positive("edge_channels", edge_channels, 0), negative_slope
+        self.heads, self.edge_channels, self.negative_slope = (
+            positive("heads", heads),
+            positive("edge_channels", edge_channels, 0),
+            negative_slope,
+        )
         divides("heads", heads, "channels", channels)
         self.source = nn.Parameter(torch.empty(heads, channels // heads))
         self.target = nn.Parameter(torch.empty(heads, channels // heads))
@@ -121,8 +126,16 @@ class AdditiveScoreV2(EdgeNetwork):
         return x.unflatten(-1, (self.heads, -1))
 
     def forward(self, pairs: Pairs) -> Tensor:
-        s = pairs.value_source if self.source is None else self._heads(pairs.at_source(self.source(pairs.node("x_source"))))
-        t = pairs.value_target if self.target is None else self._heads(pairs.at_target(self.target(pairs.node("x_target"))))
+        s = (
+            pairs.value_source
+            if self.source is None
+            else self._heads(pairs.at_source(self.source(pairs.node("x_source"))))
+        )
+        t = (
+            pairs.value_target
+            if self.target is None
+            else self._heads(pairs.at_target(self.target(pairs.node("x_target"))))
+        )
         s, t = (v if v.ndim >= 3 and v.shape[-2:] == self.vector.shape else self._heads(v) for v in (s, t))
         total = s + t if self.edge is None else s + t + self._heads(self.edge(pairs.attr))
         return (self.activation(total) * self.vector).sum(-1)

@@ -100,7 +100,7 @@ class Weight(nn.Module, ABC):
 
     fixed = False  # whether the weight is 1 without a parameter
 
-    def build(self, neighbours: Neighbours) -> None:  # noqa: B027 - nothing to make is a fine answer
+    def build(self, neighbours: Neighbours) -> None:
         """Make the parameters that depend on the neighbourhood's ``relations``, ``pairs`` and ``axes``."""
 
     @abstractmethod
@@ -129,7 +129,9 @@ class Weight(nn.Module, ABC):
         y = aggregate if self.output is None else self.output(aggregate)
         if self.root is not None:
             if x_target is None:
-                raise ValueError("expected (x_source, x_target) as first argument, since root=True reads the target, got x alone")
+                raise ValueError(
+                    "expected (x_source, x_target) as first argument, since root=True reads the target, got x alone"
+                )
             y = y + self.root(x_target)
         return y if self.bias is None or biased else y + self.bias.to(y.dtype)
 
@@ -154,7 +156,9 @@ class Weight(nn.Module, ABC):
     def extra_repr(self) -> str:
         family = f"heads={self.heads}" if self.heads is not None else f"groups={self.groups}"
         widths = [] if self.in_channels is None else [str(self.in_channels), str(self.out_channels)]
-        rules = [f"{n}={getattr(self, n)!r}" for n, d in (("reduce", "sum"), ("normalise", None)) if getattr(self, n) != d]
+        rules = [
+            f"{n}={getattr(self, n)!r}" for n, d in (("reduce", "sum"), ("normalise", None)) if getattr(self, n) != d
+        ]
         return ", ".join([*widths, family, *rules])
 
 
@@ -178,7 +182,9 @@ class EdgeNetwork(nn.Module):
 def _linear(name: str, given: bool | nn.Linear, channels: int, out: int, bias: bool) -> nn.Linear | None:
     if isinstance(given, nn.Linear):
         if (given.in_features, given.out_features) != (channels, out):
-            raise ValueError(f"expected {name} to be a Linear({channels}, {out}), got Linear({given.in_features}, {given.out_features})")
+            raise ValueError(
+                f"expected {name} to be a Linear({channels}, {out}), got Linear({given.in_features}, {given.out_features})"
+            )
         return given
     if not isinstance(given, bool):
         raise TypeError(f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}")

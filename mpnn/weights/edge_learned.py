@@ -8,25 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.weights.base import EdgeNetwork, Weight
 from mpnn.pairs import Pairs
+from mpnn.weights.base import EdgeNetwork, Weight
 
 
 class EdgeLearned(Weight):
     """The weight of an edge is a network of what stands at it: y_i = Σ_j f(x_i, x_j, e_ij, offset_ij) · value(x_j) + b.
 
-    NNConv (``network`` an ``nn.Module`` of the edge attributes), CFConv (:class:`RadialFilter`, ``groups=channels``), GATConv
-    and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``), continuous-kernel
+    NNConv (``network`` an ``nn.Module`` of the edge attributes), CFConv (:class:`RadialFilter`, ``groups=channels``),
+    GATConv
+    and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``),
+    continuous-kernel
     convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
 
     Args:
         network: an :class:`EdgeNetwork` or a plain function, which gets ``pairs``; any other ``nn.Module`` gets
-            ``pairs.attr``. It returns (..., E, heads) or (..., E, in·out/groups), read as (groups, in/groups, out/groups).
+            ``pairs.attr``. It returns (..., E, heads) or (..., E, in·out/groups), read as (groups, in/groups,
+            out/groups).
         edge_channels: the width of ``edge_attr``; an ``EdgeNetwork`` tells its own.
         dropout: on the weights, in training.
 
     Raises:
-        TypeError: where ``network`` cannot be called. ValueError: as :class:`~mpnn.weights.Weight`; at the call for edge
+        TypeError: where ``network`` cannot be called. ValueError: as :class:`~mpnn.weights.Weight`; at the call for
+        edge
             attributes that are missing, unwanted or of another width.
 
     Source: Gilmer et al. (2017), `arXiv:1704.01212 <https://arxiv.org/abs/1704.01212>`_; Veličković et al. (2018),
@@ -57,7 +61,9 @@ class EdgeLearned(Weight):
         self.takes_pairs = isinstance(network, EdgeNetwork) or not isinstance(network, nn.Module)
         if isinstance(network, EdgeNetwork):
             if edge_channels not in (0, network.edge_channels):
-                raise ValueError(f"expected edge_channels={network.edge_channels}, as the network's, got {edge_channels}")
+                raise ValueError(
+                    f"expected edge_channels={network.edge_channels}, as the network's, got {edge_channels}"
+                )
             self.edge_channels = network.edge_channels
         elif edge_channels == 0:
             self.edge_channels = None  # type: ignore[assignment]  # the network alone knows its width
@@ -85,5 +91,7 @@ class EdgeLearned(Weight):
         if not isinstance(w, torch.Tensor) or w.ndim < 2 or w.shape[-1] != wanted:
             got = tuple(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
             legend = "heads" if self.heads is not None else "in·out/groups"
-            raise ValueError(f"expected the network to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}")
+            raise ValueError(
+                f"expected the network to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}"
+            )
         return w

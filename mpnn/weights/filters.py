@@ -36,7 +36,9 @@ class EdgeMLP(EdgeNetwork):
         3
     """
 
-    def __init__(self, edge_channels: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(
+        self, edge_channels: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU
+    ) -> None:
         super().__init__()
         self.edge_channels = positive("edge_channels", edge_channels)
         self.layers = mlp((edge_channels, *hidden, positive("features", features)), activation)
@@ -54,7 +56,8 @@ class RadialFilter(EdgeNetwork):
         features: what the weight wants; with ``groups=channels`` one per channel. cutoff: in the coordinates' unit.
         gaussians: how many centres μ_k, evenly from 0 to the cutoff. hidden: widths between.
 
-    Source: Schütt et al. (2017), `arXiv:1706.08566 <https://arxiv.org/abs/1706.08566>`_; ``torch_geometric.nn.models.schnet.CFConv``.
+    Source: Schütt et al. (2017), `arXiv:1706.08566 <https://arxiv.org/abs/1706.08566>`_;
+    ``torch_geometric.nn.models.schnet.CFConv``.
 
     Example::
 
@@ -67,12 +70,16 @@ class RadialFilter(EdgeNetwork):
         torch.Size([2, 8])
     """
 
-    def __init__(self, features: int, *, cutoff: float, gaussians: int = 50, hidden: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, features: int, *, cutoff: float, gaussians: int = 50, hidden: Sequence[int] | None = None
+    ) -> None:
         super().__init__()
         if not cutoff > 0:
             raise ValueError(f"expected cutoff > 0, got {cutoff}")
         self.cutoff, self.gaussians = float(cutoff), positive("gaussians", gaussians, 2)
-        self.layers = mlp((gaussians, *((features,) if hidden is None else hidden), positive("features", features)), ShiftedSoftplus)
+        self.layers = mlp(
+            (gaussians, *((features,) if hidden is None else hidden), positive("features", features)), ShiftedSoftplus
+        )
 
     def forward(self, pairs: Pairs) -> Tensor:
         offset = pairs.offset
@@ -112,7 +119,9 @@ class OffsetMLP(EdgeNetwork):
         torch.Size([16, 5])
     """
 
-    def __init__(self, axes: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU) -> None:
+    def __init__(
+        self, axes: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU
+    ) -> None:
         super().__init__()
         self.layers = mlp((positive("axes", axes), *hidden, positive("features", features)), activation)
 

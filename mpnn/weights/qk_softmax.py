@@ -7,35 +7,41 @@ import math
 from torch import Tensor, nn
 
 from mpnn.checks import divides, positive
-from mpnn.weights.base import Weight
 from mpnn.pairs import Pairs
 from mpnn.scores import edge_scores
+from mpnn.weights.base import Weight
 
 
 class QKSoftmax(Weight):
-    """Attention: y_i = output(Σ_j softmax_j(scale · q_i·k_j + bias_ij) v_j), q = query(x_i), k = key(x_j), v = value(x_j).
+    """Attention: y_i = output(Σ_j softmax_j(scale · q_i·k_j + bias_ij) v_j), q = query(x_i), k = key(x_j), v =
+    value(x_j).
 
-    On ``AllTokens`` it is ``nn.MultiheadAttention``, on a ``Graph`` TransformerConv, on a ``Grid`` neighbourhood attention.
+    On ``AllTokens`` it is ``nn.MultiheadAttention``, on a ``Graph`` TransformerConv, on a ``Grid`` neighbourhood
+    attention.
 
     Args:
         channels: of the target tokens. heads, kv_heads: of queries; of keys and values (grouped-query attention).
         out_channels: by default ``channels``. head_channels: by default channels / heads.
-        source_channels: of the source tokens where these differ: an int, or (key, value), the widths of the two parts of
+        source_channels: of the source tokens where these differ: an int, or (key, value), the widths of the two parts
+        of
             a source token, keys first.
-        position: a module called on q and k, as ``Rotary(head_channels)``. score_bias: a module such as ``ALiBi(heads)``.
+        position: a module called on q and k, as ``Rotary(head_channels)``. score_bias: a module such as
+        ``ALiBi(heads)``.
         edge_channels: edge attributes are projected and added to key and value (TransformerConv).
         qkv_bias: of query, key and value; None follows ``bias``, which is the output's.
         output: True, False or an ``nn.Linear``. root: adds a ``Linear`` with bias of the target's token.
         scale: by default 1/√head_channels. dropout: on the weights, in training.
 
-    Shapes: ``query`` channels → heads·head_channels, ``key`` and ``value`` → kv_heads·head_channels, ``edge`` without bias,
+    Shapes: ``query`` channels → heads·head_channels, ``key`` and ``value`` → kv_heads·head_channels, ``edge`` without
+    bias,
     ``output`` heads·head_channels → out_channels.
 
     Raises:
         ValueError: for heads that do not divide; for ``output=False`` with another width than heads·head_channels.
 
     Source: Vaswani et al. (2017), `arXiv:1706.03762 <https://arxiv.org/abs/1706.03762>`_; Ainslie et al. (2023),
-    `arXiv:2305.13245 <https://arxiv.org/abs/2305.13245>`_; ``nn.MultiheadAttention``, ``torch_geometric.nn.TransformerConv``.
+    `arXiv:2305.13245 <https://arxiv.org/abs/2305.13245>`_; ``nn.MultiheadAttention``,
+    ``torch_geometric.nn.TransformerConv``.
 
     Example::
 
@@ -53,7 +59,9 @@ class QKSoftmax(Weight):
         self, channels, heads=8, *, out_channels=None, kv_heads=None, head_channels=None, source_channels=None, position=None,
         score_bias=None, edge_channels=0, dropout=0.0, qkv_bias=None, output=True, bias=True, root=False, scale=None,
     ) -> None:  # fmt: skip
-        super().__init__(heads=positive("heads", heads), normalise="softmax", dropout=dropout, edge_channels=edge_channels)
+        super().__init__(
+            heads=positive("heads", heads), normalise="softmax", dropout=dropout, edge_channels=edge_channels
+        )
         positive("channels", channels)
         self.kv_heads = heads if kv_heads is None else positive("kv_heads", kv_heads)
         divides("kv_heads", self.kv_heads, "heads", heads)
@@ -66,11 +74,16 @@ class QKSoftmax(Weight):
             out_channels = channels if output is not False else inner
         self.out_channels = positive("out_channels", out_channels)
         if isinstance(source_channels, tuple):
-            self.split: tuple[int, int] | None = (positive("source_channels[0]", source_channels[0]), positive("source_channels[1]", source_channels[1]))
+            self.split: tuple[int, int] | None = (
+                positive("source_channels[0]", source_channels[0]),
+                positive("source_channels[1]", source_channels[1]),
+            )
             key_channels, value_channels = self.split
         else:
             self.split = None
-            key_channels = value_channels = channels if source_channels is None else positive("source_channels", source_channels)
+            key_channels = value_channels = (
+                channels if source_channels is None else positive("source_channels", source_channels)
+            )
         self.source_channels = sum(self.split) if self.split else key_channels
         qkv = bias if qkv_bias is None else qkv_bias
         self.query = nn.Linear(channels, inner, bias=qkv)
@@ -80,12 +93,16 @@ class QKSoftmax(Weight):
         self.position, self.score_bias = position, score_bias
         if isinstance(output, nn.Linear):
             if (output.in_features, output.out_features) != (inner, out_channels):
-                raise ValueError(f"expected output to be a Linear({inner}, {out_channels}), got Linear({output.in_features}, {output.out_features})")
+                raise ValueError(
+                    f"expected output to be a Linear({inner}, {out_channels}), got Linear({output.in_features}, {output.out_features})"
+                )
             self.output = output
         elif output:
             self.output = nn.Linear(inner, out_channels, bias=bias)
         elif out_channels != inner:
-            raise ValueError(f"expected out_channels = heads · head_channels = {inner} with output=False, got {out_channels}")
+            raise ValueError(
+                f"expected out_channels = heads · head_channels = {inner} with output=False, got {out_channels}"
+            )
         self.root = nn.Linear(channels, out_channels) if root else None
         for name, module in (("position", position), ("score_bias", score_bias)):
             if module is not None and not isinstance(module, nn.Module):
@@ -120,7 +137,9 @@ class QKSoftmax(Weight):
 
     def nodes(self, x_source: Tensor, x_target: Tensor | None) -> dict[str, Tensor]:
         if x_target is None:
-            raise ValueError("expected (x_source, x_target) as first argument, since QKSoftmax reads the target, got x alone")
+            raise ValueError(
+                "expected (x_source, x_target) as first argument, since QKSoftmax reads the target, got x alone"
+            )
         at_key, at_value = (x_source, x_source) if self.split is None else x_source.split(self.split, -1)
         assert self.value is not None
         return {

@@ -7,19 +7,23 @@ from torch import Tensor, nn
 
 from mpnn.checks import positive
 from mpnn.neighbours.base import product
-from mpnn.weights.base import Weight, glorot_, uniform_
 from mpnn.pairs import Pairs
+from mpnn.weights.base import Weight, glorot_, uniform_
 
 
 class SharedKernel(Weight):
     """One learned weight per relation: y_i = Σ_j W_{r(i,j)} x_j + b.
 
-    On a ``Grid`` it is ``nn.Conv1d/2d/3d``; on a ``Graph`` GCNConv (``normalise="symmetric"``, loops added), GraphConv and
-    SAGEConv (``root=True``, ``reduce="sum"`` or ``"mean"``), RGCNConv (``relations=r``, ``normalise="relation"``); on ``Full``
+    On a ``Grid`` it is ``nn.Conv1d/2d/3d``; on a ``Graph`` GCNConv (``normalise="symmetric"``, loops added), GraphConv
+    and
+    SAGEConv (``root=True``, ``reduce="sum"`` or ``"mean"``), RGCNConv (``relations=r``, ``normalise="relation"``); on
+    ``Full``
     a Toeplitz matrix; on ``AllTokens(max_tokens=m)`` a long convolution.
 
-    Shapes: ``weight`` (out, in/groups, \\*kernel) on a ``Grid``, else (relations, out, in/groups); with heads (relations,
-    heads); with ``bases=b`` the same with b for relations (\\ (b, …)), and ``coefficients`` (relations, b). ``bias`` (out,).
+    Shapes: ``weight`` (out, in/groups, \\*kernel) on a ``Grid``, else (relations, out, in/groups); with heads
+    (relations,
+    heads); with ``bases=b`` the same with b for relations (\\ (b, …)), and ``coefficients`` (relations, b). ``bias``
+    (out,).
 
     Args:
         bases: RGCN's basis decomposition, W_r = Σ_b coefficients_rb · weight_b.
@@ -46,7 +50,9 @@ class SharedKernel(Weight):
         reduce="sum", normalise=None, root=False, bias=True,
     ) -> None:  # fmt: skip
         if fixed and (bases is not None or groups != 1 or heads is not None):
-            raise ValueError("fixed=True has no parameter, so groups=, heads= and bases= would be ignored; leave them out")
+            raise ValueError(
+                "fixed=True has no parameter, so groups=, heads= and bases= would be ignored; leave them out"
+            )
         if fixed:
             heads, value = 1, False if value is None else value
         self_groups = None if heads is not None else groups
@@ -62,7 +68,9 @@ class SharedKernel(Weight):
     def build(self, neighbours) -> None:  # type: ignore[no-untyped-def]
         limit = getattr(neighbours, "max_tokens", 0)
         if limit is None and not self.fixed:
-            raise ValueError(f"expected AllTokens(max_tokens=m) for SharedKernel, to know the relations, got {neighbours}")
+            raise ValueError(
+                f"expected AllTokens(max_tokens=m) for SharedKernel, to know the relations, got {neighbours}"
+            )
         self.relations = neighbours.relations
         self.kernel_shape = getattr(neighbours, "relation_shape", None)
         self.on_graph = hasattr(neighbours, "self_loops")

@@ -6,18 +6,20 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.neighbours.base import product
-from mpnn.weights.base import Weight, uniform_
 from mpnn.pairs import Pairs
+from mpnn.weights.base import Weight, uniform_
 
 
 class Static(Weight):
     """One learned weight per pair: y_i = Σ_j W_ij x_j + b_i.
 
-    ``Full`` × ``Static`` is ``nn.Linear`` on units, ``Grid`` × ``Static`` a locally connected layer, a built ``Graph`` a
+    ``Full`` × ``Static`` is ``nn.Linear`` on units, ``Grid`` × ``Static`` a locally connected layer, a built ``Graph``
+    a
     learned adjacency, ``AllTokens(max_tokens=m)`` with ``heads`` token mixing (MLP-Mixer, random Synthesizer with
     ``normalise="softmax"``).
 
-    Shapes: ``weight`` (targets, out, sources, in/groups) on ``Full`` and ``AllTokens``, (cells, out, in/groups, \\*kernel) on
+    Shapes: ``weight`` (targets, out, sources, in/groups) on ``Full`` and ``AllTokens``, (cells, out, in/groups,
+    \\*kernel) on
     a ``Grid``, (pairs, out, in/groups) by target, source on a built ``Graph``; with heads (heads, \\*the pair axes).
     ``bias`` (targets, out) on ``Full``, else (out,).
 
@@ -64,7 +66,12 @@ class Static(Weight):
             shape = (*lead, self.after, *middle, self.before // self.groups, *trail)
             self.fan_in = max(sources, 1) * self.before / self.groups
         self.weight = nn.Parameter(torch.empty(shape))
-        if self.bias is not None and middle and neighbours.pairs is not None and getattr(neighbours, "max_tokens", None) is None:
+        if (
+            self.bias is not None
+            and middle
+            and neighbours.pairs is not None
+            and getattr(neighbours, "max_tokens", None) is None
+        ):
             self.bias = nn.Parameter(torch.empty(*lead, self.out_channels))
         self.reset_parameters()
 

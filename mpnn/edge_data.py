@@ -1,0 +1,150 @@
+"""Edge data: the edges of a call and what belongs to them, checked at the door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import broadcastable, compiling, readable, same_device, values
+from mpnn.edges import Edges
+from mpnn.kernels.base import Call
+from mpnn.memo import derived
+from mpnn.neighbours import Graph, Neighbours
+from mpnn.neighbours.graph import check_rows, read
+from mpnn.tokens.base import Tokens
+
+NAMES = ("edge_attr", "edge_type", "edge_weight")
+
+
+def list_edges(
+    rule: Neighbours,
+    n: int,
+    m: int,
+    one_set: bool,
+    edge_index: Any,
+    attr: Tensor | None,
+    kind: Tensor | None,
+    weight: Tensor | None,
+) -> tuple[Edges | None, Tensor | None, Tensor | None]:
+    """(edges, attributes, weights) of a call: of the layer's own graph, of the call's, or None where the rule makes edges."""
+    if not isinstance(rule, Graph):
+        for name, value in (("edge_index", edge_index), ("edge_type", kind)):
+            if value is not None:
+                raise ValueError(f"{name} would be ignored by {rule}, which makes its own edges; use Graph()")
+        return None, attr, weight
+    if rule.self_loops and not one_set:
+        raise ValueError(f"self_loops={rule.self_loops!r} is refused between two node sets, got sources and targets")
+    if rule.built and edge_index is not None:
+        raise ValueError(f"expected edge_index once, got it in {rule} and at the call; leave one of them out")
+    if not rule.built and edge_index is None:
+        raise ValueError(f"expected edge_index at the call, since {rule} was built without edges, got None")
+    graph = rule if rule.built else edge_index if isinstance(edge_index, Graph) else None
+    if graph is not None:
+        index, attr, kind, weight = _of_graph(graph, rule, n, m, attr, kind, weight)
+    else:
+        index, weight = _of_call(edge_index, weight, n, m)
+    if kind is None and rule.relations > 1:
+        raise ValueError(f"expected edge_type (E,) in 0 … {rule.relations - 1} for {rule}, got None")
+    if kind is not None and rule.relations == 1:
+        raise ValueError("edge_type would be ignored by a Graph of one relation; build it with Graph(relations=…)")
+    if index.ndim == 2 and index.shape[0] == 2:
+        check_rows(attr, kind, weight, index.shape[-1], NAMES)
+    return rule.link(index, kind, n, m), attr, weight
+
+
+def _of_graph(
+    graph: Graph, rule: Graph, n: int, m: int, attr: Tensor | None, kind: Tensor | None, weight: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """A built graph's edges and data; the loop rule and the relations are the layer's."""
+    if not graph.built:
+        raise ValueError(f"expected a Graph built with its edges as edge_index, got {graph}")
+    for name, unset in (("self_loops", None), ("relations", 1)):
+        theirs, ours = getattr(graph, name), getattr(rule, name)
+        if theirs not in (unset, ours):
+            raise ValueError(f"expected a graph with {name}={ours!r}, as the layer's, got {theirs!r}")
+    graph.check(n, m, None)
+    given = {"edge_attr": attr, "edge_type": kind, "edge_weight": weight}
+    for name, tensor in given.items():
+        if tensor is not None and getattr(graph, name) is not None:
+            raise ValueError(f"expected {name} once, got it in the graph and at the call; leave one of them out")
+    joined = [getattr(graph, name) if tensor is None else tensor for name, tensor in given.items()]
+    return graph.edge_index, *joined  # type: ignore[return-value]
+
+
+def _of_call(edge_index: Any, weight: Tensor | None, n: int, m: int) -> tuple[Tensor, Tensor | None]:
+    """The call's edge_index as a plain tensor, with the values of a sparse matrix."""
+    if type(edge_index) is Tensor and edge_index.layout == torch.strided:
+        return edge_index, weight
+    index, values_, shape = read(edge_index)
+    if not compiling():  # the same tensor at every call, so that what is derived from it is kept
+        index = derived(lambda: read(edge_index)[0].detach().clone(), "index", edge_index)
+    if values_ is not None and weight is not None:
+        raise ValueError("expected edge weights once, got edge_weight= and a sparse matrix with values")
+    if shape is not None and shape != (m, n):
+        raise ValueError(f"expected a matrix A[target, source] of shape {(n, m)}, got {(shape[1], shape[0])}")
+    return index, values_ if weight is None else weight
+
+
+def attach(call: Call, attr: Tensor | None, weight: Tensor | None) -> None:
+    """Give the call its edge attributes and weights: cast to x's dtype, filled in for added loops, blank where masked."""
+    if call.explicit is not None:
+        _check_graphs(call.explicit, *call.tokens)
+    _check_wanted(call.weight, attr, weight)
+    if attr is None and weight is None:
+        return
+    x, edges = call.nodes["x_source"], call.all_edges()
+    if not isinstance(call.neighbours, Graph):
+        check_rows(attr, None, weight, len(edges), NAMES)
+    for name, tensor, axes in (("edge_attr", attr, 2), ("edge_weight", weight, 1)):
+        if tensor is not None:
+            same_device(name, tensor, x.device)
+            broadcastable(name, tensor.shape[:-axes], call.lead, "the leading dimensions of x")
+    attr, weight = (None if t is None else t.to(x.dtype) for t in (attr, weight))
+    keep = call.keep(edges)
+    counted = None if keep is None else keep.any(-1)
+    if isinstance(call.neighbours, Graph):
+        attr, weight = call.neighbours.fill(edges, call.targets, attr, weight, counted)
+    if counted is not None:  # what a mask removes is not seen, not even as NaN
+        attr = None if attr is None else torch.where(counted[..., None], attr, 0)
+        weight = None if weight is None else torch.where(counted, weight, 0)
+    if call.weight.normalise == "softmax":
+        weight = None  # checked: a sparse matrix of ones is a structure
+    call.attr, call.edge_weight = attr, weight
+
+
+def _check_wanted(rule: Any, attr: Tensor | None, weight: Tensor | None) -> None:
+    """Refuse edge data that nothing reads, miss what is needed, compare widths."""
+    kind, width = type(rule).__name__, rule.edge_channels
+    if attr is not None and width == 0:
+        flat = attr.ndim == 1 or attr.shape[-1] == 1
+        slip = "did you mean edge_weight=?" if flat else "build it with edge_channels=, or did you mean edge_weight=?"
+        raise ValueError(f"edge_attr of shape {tuple(attr.shape)} would be ignored by {kind}; {slip}")
+    if attr is not None and attr.ndim < 2:
+        raise ValueError(f"expected edge_attr of shape (..., E, k), got {tuple(attr.shape)}; did you mean edge_weight=?")
+    if attr is not None and width and attr.shape[-1] != width:
+        raise ValueError(f"expected edge_attr of shape (..., E, {width}) for {kind}, got {tuple(attr.shape)}")
+    if attr is None and (width or getattr(rule, "needs_attr", False)):
+        raise ValueError(f"expected edge_attr of shape (..., E, {width or 'k'}) for {kind}, got None")
+    if weight is not None and not weight.is_floating_point():
+        raise TypeError(f"expected edge_weight of a floating dtype, got {weight.dtype}")
+    if weight is not None and rule.normalise == "softmax":
+        text = "edge_weight is refused with softmax, whose weights sum to 1; pass score_bias= or edge_attr="
+        values(weight == 1, ValueError, text, weight)
+
+
+def _check_graphs(edges: Edges, source: Tokens, target: Tokens | None) -> None:
+    """Refuse an edge between two graphs of a batch."""
+    if source.batch is None or target is None or target.batch is None:
+        return
+    key = ("graphs", id(source.batch), id(target.batch))
+    versions = [t._version if readable(t) and not t.is_inference() else None for t in (source.batch, target.batch)]
+    seen = edges.cache.get(key)
+    if seen is not None and None not in versions and seen[1] == versions:
+        return
+    same = source.batch[edges.source] == target.batch[edges.target]
+    same = same if edges.valid is None else same | ~edges.valid
+    values(same, ValueError, "expected edges inside the graphs of batch; one joins two, from source node", edges.source)
+    if not compiling():
+        edges.cache[key] = (source.batch, versions, target.batch)  # kept, so that no other tensor takes their identity
