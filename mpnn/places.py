@@ -6,16 +6,14 @@ import torch
 from torch import Tensor
 
 from mpnn.kernels.base import Call
+from mpnn.tokens.places import counted_positions
 
 
-def slots(mask: Tensor | None, batch: Tensor | None, count: int, device: torch.device) -> Tensor:
-    """Positions of tokens: cumsum(mask) - 1, or 0 … N - 1, restarting in each graph."""
-    place = torch.arange(count, device=device) if mask is None else mask.long().cumsum(-1) - 1
-    if batch is None:
-        return place
-    start = torch.searchsorted(batch.long(), batch.long())
-    before = start if mask is None else (mask.long().cumsum(-1) - mask.long())[start]
-    return place - before
+def counted(mask: Tensor | None, batch: Tensor | None, count: int, device: torch.device) -> Tensor:
+    """cumsum(mask) - 1, or 0 … N - 1, restarting in each graph; masked tokens before the first real one are at 0."""
+    if mask is None and batch is None:
+        return torch.arange(count, device=device)
+    return counted_positions(torch.ones(count, dtype=torch.bool, device=device) if mask is None else mask, batch)
 
 
 def default_positions(call: Call, one_set: bool) -> tuple[Tensor, Tensor]:
@@ -25,13 +23,13 @@ def default_positions(call: Call, one_set: bool) -> tuple[Tensor, Tensor]:
     """
     source, target = call.tokens
     device = source.x.device
-    at_source = slots(source.mask, source.batch, call.sources, device) if source.positions is None else source.positions
+    at_source = counted(source.mask, source.batch, call.sources, device) if source.positions is None else source.positions
     if one_set:
         return at_source, at_source
     if target is not None and target.positions is not None:
         return at_source, target.positions
     if not call.neighbours.counts_slots:
-        return at_source, slots(None, None if target is None else target.batch, call.targets, device)
+        return at_source, counted(None, None if target is None else target.batch, call.targets, device)
     if source.batch is not None:
         raise ValueError(
             "expected positions= for the targets of a batch with source=, whose places in each graph are not told"

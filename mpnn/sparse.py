@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.edges import Edges
+from mpnn.functions import apply, twinned
 
 
 class Csr:
@@ -80,12 +81,12 @@ class Csr:
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor) -> Tensor:
     """y[k, row] = Σ_e weight[k, e] · x[k, col_e]: weight (K or 1, E) in the rows' order or None for 1, x (K, M, D)."""
     weight = csr.ones(x.dtype) if weight is None else weight
-    return Spmm.apply(csr, weight, x)
+    return apply(Spmm, csr, weight, x)
 
 
 def sddmm(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
     """s[k, e] = a[k, row_e] · b[k, col_e]: (K, N, D), (K, M, D) → (K, E)."""
-    return Sddmm.apply(csr, a, b)
+    return apply(Sddmm, csr, a, b)
 
 
 def _fold(x: Tensor, dim: int | None, size: int) -> Tensor:
@@ -98,6 +99,7 @@ def _unfold(x: Tensor, size: int) -> tuple[Tensor, int]:
     return x.unflatten(0, (size, -1)), 0
 
 
+@twinned
 class Spmm(Function):
     """Weighted sums of rows over each target's edges."""
 
@@ -139,9 +141,10 @@ class Spmm(Function):
             weight = weight.expand(size, lead, weight.shape[-1]).flatten(0, 1)
         elif weight.shape[0] > 1:
             weight = _fold(weight, None, size)
-        return _unfold(Spmm.apply(csr, weight, _fold(x, in_dims[2], size)), size)
+        return _unfold(apply(Spmm, csr, weight, _fold(x, in_dims[2], size)), size)
 
 
+@twinned
 class Sddmm(Function):
     """Inner products of the two ends of each edge."""
 
@@ -174,9 +177,10 @@ class Sddmm(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, a: Tensor, b: Tensor) -> tuple:
         size = info.batch_size
-        return _unfold(Sddmm.apply(csr, _fold(a, in_dims[1], size), _fold(b, in_dims[2], size)), size)
+        return _unfold(apply(Sddmm, csr, _fold(a, in_dims[1], size), _fold(b, in_dims[2], size)), size)
 
 
+@twinned
 class SegmentSum(Function):
     """s[k, row] = Σ_e x[k, e]: (K, E) → (K, rows)."""
 
@@ -190,13 +194,14 @@ class SegmentSum(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return None, Rows.apply(ctx.csr, grad)
+        return None, apply(Rows, ctx.csr, grad)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(SegmentSum.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return _unfold(apply(SegmentSum, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
+@twinned
 class Rows(Function):
     """s[k, e] = x[k, row_e]: (K, rows) → (K, E)."""
 
@@ -210,13 +215,14 @@ class Rows(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return None, SegmentSum.apply(ctx.csr, grad)
+        return None, apply(SegmentSum, ctx.csr, grad)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(Rows.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return _unfold(apply(Rows, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
+@twinned
 class SegmentMax(Function):
     """The largest entry of each row, 0 for an empty or fully masked one; a shift, so it has no gradient."""
 
@@ -235,7 +241,7 @@ class SegmentMax(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(SegmentMax.apply(csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return _unfold(apply(SegmentMax, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
 def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:
@@ -246,6 +252,6 @@ def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:
 
 def row_softmax(csr: Csr, scores: Tensor) -> Tensor:
     """Softmax over each row's edges: (K, E); a score of -inf has weight 0, as has everything in a row without others."""
-    weight = (scores - Rows.apply(csr, SegmentMax.apply(csr, scores.detach()))).exp()
-    total = SegmentSum.apply(csr, weight)
-    return weight / Rows.apply(csr, torch.where(total == 0, 1, total))
+    weight = (scores - apply(Rows, csr, apply(SegmentMax, csr, scores.detach()))).exp()
+    total = apply(SegmentSum, csr, weight)
+    return weight / apply(Rows, csr, torch.where(total == 0, 1, total))

@@ -20,6 +20,7 @@ ORDER = (
     "checks",
     "memo",
     "edges",
+    "functions",
     "pairs",
     "scores",
     "segments",

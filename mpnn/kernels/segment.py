@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
 from mpnn.sparse import Csr
 from mpnn.spec import Spec
@@ -57,10 +58,10 @@ def run(call: Call, reference: Any) -> Tensor:
     heads = rule.heads is not None
     if keep is not None:
         keep = keep.transpose(-2, -1)[..., None] if heads else keep
-    y = _maximum(csr, messages, keep) if rule.reduce == "max" else SumRows.apply(csr, messages)
+    y = _maximum(csr, messages, keep) if rule.reduce == "max" else apply(SumRows, csr, messages)
     if rule.reduce == "mean":
         one = messages.new_ones(len(pairs), 1) if keep is None else keep.to(messages.dtype)
-        y = y / SumRows.apply(csr, one).clamp(min=1)
+        y = y / apply(SumRows, csr, one).clamp(min=1)
     y = y.transpose(-3, -2).flatten(-2) if heads else y
     return y.to(call.value.dtype)
 
@@ -69,11 +70,11 @@ def _maximum(csr: Csr, messages: Tensor, keep: Tensor | None) -> Tensor:
     """The reference's maximum: tied sources share the gradient equally, empty rows are 0."""
     if keep is not None:
         messages = messages.expand(torch.broadcast_shapes(messages.shape, keep.shape)).masked_fill(~keep, -torch.inf)
-    top = MaxRows.apply(csr, messages.detach())
+    top = apply(MaxRows, csr, messages.detach())
     wins = messages.detach() == top.index_select(-2, csr.row)
     wins = wins if keep is None else wins & keep
-    ties = SumRows.apply(csr, wins.to(top.dtype))
-    mean = SumRows.apply(csr, torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, csr.row))
+    ties = apply(SumRows, csr, wins.to(top.dtype))
+    mean = apply(SumRows, csr, torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, csr.row))
     return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)
 
 
@@ -87,6 +88,7 @@ def _reduce(csr: Csr, x: Tensor, how: str) -> Tensor:
     return torch_scatter.segment_csr(x.contiguous(), pointer.contiguous(), reduce=how)
 
 
+@twinned
 class SumRows(Function):
     """Sums over each row's edges; its derivative is a gather, a plain torch operation."""
 
@@ -104,9 +106,10 @@ class SumRows(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return SumRows.apply(csr, x.movedim(in_dims[1], 0)), 0
+        return apply(SumRows, csr, x.movedim(in_dims[1], 0)), 0
 
 
+@twinned
 class MaxRows(Function):
     """The largest entry of each row, without a gradient."""
 
@@ -124,4 +127,4 @@ class MaxRows(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return MaxRows.apply(csr, x.movedim(in_dims[1], 0)), 0
+        return apply(MaxRows, csr, x.movedim(in_dims[1], 0)), 0

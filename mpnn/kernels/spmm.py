@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
+from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.sparse import Csr, SegmentSum, spmm
 from mpnn.spec import Spec
@@ -138,5 +139,5 @@ def _count(call: Call) -> Tensor:
     keep = call.keep(_sorted(call, csr))
     if keep is None:
         return csr.offsets.diff()[:, None]
-    counted = SegmentSum.apply(csr, keep.to(torch.float32).squeeze(-1).reshape(-1, len(csr.row)))
+    counted = apply(SegmentSum, csr, keep.to(torch.float32).squeeze(-1).reshape(-1, len(csr.row)))
     return counted.view(*keep.shape[:-2], call.targets, 1)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from mpnn.binding import token_sets
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph
+from mpnn.places import counted
+from mpnn.positions.base import GraphCode
 from mpnn.tokens.base import Tokens
 
 
@@ -204,7 +206,7 @@ class Network(nn.Module):
 
         y = tokens.x if self.embed is None else self.embed(tokens.x)
         if self.position is not None:
-            y = self.position(y, tokens.positions)
+            y = self._position(y, tokens, edge_index, edge_weight)
         for block in self.blocks:
             y = block(y, call)
         return (

@@ -111,6 +111,7 @@ class AdditiveScoreV2(EdgeNetwork):
         self.edge = nn.Linear(edge_channels, channels, bias=False) if edge_channels else None
         self.source = nn.Linear(source_channels, channels, bias=bias) if source_channels else None
         self.target = nn.Linear(target_channels, channels, bias=bias) if target_channels else None
+        self.target_channels = target_channels
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -32,7 +32,7 @@ class Weight(nn.Module, ABC):
         value, output: True, False or an ``nn.Linear``; by default ``value`` with heads and neither with groups.
         reduce: "sum", "mean" over the number of edges, "max" element-wise with ties sharing the gradient.
         normalise: None, "relation", "symmetric" or "softmax" (heads only), with sum.
-        root: adds a ``Linear`` of the target's own token. bias: adds a vector, inside ``output`` where there is one.
+        root: True, False or an ``nn.Linear`` (targets of another width): adds it of the target's own token. bias: adds a vector, inside ``output`` where there is one.
 
     Raises:
         ValueError: for widths that heads or groups do not divide, combinations without a meaning.
@@ -94,7 +94,10 @@ class Weight(nn.Module, ABC):
         divides(name, part, "in_channels" if self.value is None else "out_channels", before)
         divides(name, part, "out_channels", after)
         self.before, self.after = before, after
-        self.root = nn.Linear(in_channels, out_channels, bias=False) if root else None
+        if isinstance(root, nn.Linear):  # of targets of another width
+            self.root = _linear("root", root, root.in_features, out_channels, bias=False)
+        else:
+            self.root = _linear("root", root, in_channels, out_channels, bias=False)
         if bias and self.output is None:
             self.bias = nn.Parameter(torch.zeros(out_channels))
 
@@ -141,7 +144,7 @@ class Weight(nn.Module, ABC):
 
     def target_width(self) -> int | None:
         """Channels of the target tokens that this rule takes; None for any."""
-        return self.in_channels
+        return self.in_channels if self.root is None else self.root.in_features
 
     def reset_linears(self, bound: str = "linear") -> None:
         """Redraw value, output and root: "linear" as nn.Linear does, "glorot" as PyG's attention layers do."""

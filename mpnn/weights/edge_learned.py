@@ -84,6 +84,11 @@ class EdgeLearned(Weight):
                 if callable(reset):
                     reset()
 
+    def target_width(self) -> int | None:
+        """The network's own, where it projects the target by itself."""
+        own = getattr(self.network, "target_channels", None)
+        return own if own is not None and self.root is None else super().target_width()
+
     def per_edge(self, pairs: Pairs) -> Tensor:
         w = self.network(pairs) if self.takes_pairs else self.network(pairs.attr)
         assert self.groups is not None or self.heads is not None
