@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,17 @@ class Dataset:
     @property
     def channels(self) -> int:
         return self.x_train.shape[2]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What a result file says of it."""
+        return {
+            "name": self.name,
+            "train": len(self.x_train),
+            "test": len(self.x_test),
+            "grid": list(self.grid),
+            "channels": self.channels,
+            "classes": self.classes,
+        }
 
     def shuffle_positions(self, seed: int = 0) -> Dataset:
         """The same samples with their tokens in another order: one fixed permutation for train and test."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -41,14 +42,14 @@ class Recorder(Callback):
     Plain lists: Lightning's own logging costs more than a small model's step.
     """
 
-    def __init__(self, samples: int, advance: Any) -> None:
+    def __init__(self, samples: int, every: int, advance: Any) -> None:
         self.samples, self.advance = samples, advance
         self.steps: list[int] = []
         self.train_loss: list[float] = []
         self.test_loss: list[float] = []
         self.test_accuracy: list[float] = []
         self.seconds: list[float] = []
-        self._losses: list[Tensor] = []
+        self._losses: deque[Tensor] = deque(maxlen=every)
         self._right = self._loss = torch.zeros(())
         self._started = 0.0
 
@@ -72,7 +73,6 @@ class Recorder(Callback):
 
     def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         self.steps.append(trainer.global_step)
-        self.train_loss.append(float(torch.stack(self._losses).mean()))
+        self.train_loss.append(float(torch.stack(tuple(self._losses)).mean()))
         self.test_loss.append(float(self._loss) / self.samples)
         self.test_accuracy.append(float(self._right) / self.samples)
-        self._losses.clear()

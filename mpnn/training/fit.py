@@ -22,7 +22,7 @@ from mpnn.training.settings import Settings
 
 @dataclass(frozen=True)
 class Curve:
-    """What was seen at each evaluation; the training loss is the mean over the steps since the one before."""
+    """What was seen at each evaluation; the training loss is the mean over as many steps as lie between."""
 
     steps: list[int]
     train_loss: list[float]
@@ -86,7 +86,8 @@ def fit(
         len(data.x_train), batch_size=settings.batch_size, steps=steps, shuffle=settings.shuffle, seed=seed
     )
     test = Batches(data.x_test, data.y_test, torch.arange(len(data.x_test)).split(500))
-    recorder = Recorder(len(data.x_test), advance)
+    every = _interval(steps, evaluations)
+    recorder = Recorder(len(data.x_test), every, advance)
     with _quiet(), _interruptible():
         trainer = Trainer(
             accelerator="cpu",
@@ -95,7 +96,7 @@ def fit(
             max_epochs=-1,
             callbacks=[recorder],
             gradient_clip_val=settings.clip,
-            val_check_interval=min(steps, -(-steps // evaluations)),
+            val_check_interval=every,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             logger=False,
@@ -113,6 +114,14 @@ def fit(
         seconds = time.perf_counter() - started
     curve = Curve(recorder.steps, recorder.train_loss, recorder.test_loss, recorder.test_accuracy)
     return Fit(curve.test_accuracy[-1], curve.train_loss[-1], statistics.median(recorder.seconds), seconds, curve)
+
+
+def _interval(steps: int, evaluations: int) -> int:
+    """Steps between evaluations: a divisor of the steps if one gives about as many, so that the last is not crowded."""
+    for number in range(evaluations, evaluations // 2, -1):
+        if steps % number == 0:
+            return steps // number
+    return -(-steps // evaluations)
 
 
 @contextmanager

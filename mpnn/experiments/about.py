@@ -1,0 +1,40 @@
+"""On what a number was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def cores() -> int:
+    """The cores that this process may use, which in a container are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def about() -> dict[str, Any]:
+    """The versions and the machine line that a result file carries."""
+    versions = {}
+    for name in ("mpnn", "torch", "torch_geometric", "lightning", "numpy"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # a source tree that is not installed, or a library that is not needed
+            continue
+    return {
+        "python": platform.python_version(),
+        "versions": versions,
+        "machine": f"{_processor()}, {cores()} cores, {torch.get_num_threads()} threads, {platform.system()}",
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

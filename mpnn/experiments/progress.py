@@ -1,0 +1,70 @@
+"""One bar over all the runs of an experiment, on the terminal's error stream so that results can be piped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int, float | None], None]
+
+
+class Progress:
+    """Shows how far the runs are; a line stays for each finished one. Silent when `show` is off.
+
+    Args:
+        total: steps over all runs.
+    """
+
+    def __init__(self, total: int, *, show: bool = True) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bars
+
+        self.console = Console(stderr=True, quiet=not show)
+        self.bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            # A file or a pipe gets the lines of the finished runs and no bar.
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bars.add_task("starting", total=total)
+        self.done = 0
+
+    def __enter__(self) -> Progress:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    @contextmanager
+    def run(self, label: str, steps: int) -> Iterator[Advance]:
+        """The steps of one run; the function is called with the number of steps done and the last accuracy."""
+        shown = 0.0
+
+        def advance(step: int, accuracy: float | None) -> None:
+            nonlocal shown
+            if (now := time.monotonic()) - shown > 0.1:
+                shown = now
+                seen = "" if accuracy is None else f"  {accuracy:.1%}"
+                self.bars.update(self.task, completed=self.done + step, description=f"{label}{seen}")
+
+        yield advance
+        self.skip(steps)
+
+    def skip(self, steps: int) -> None:
+        """Count steps that need not be done."""
+        self.done += steps
+        self.bars.update(self.task, completed=self.done)
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.bars.console.print(line, highlight=False)
