@@ -70,8 +70,10 @@ def shared(layer: nn.Module) -> tuple[Tie, ...]:
     return tuple(Tie(name, p, p, _same) for name, p in layer.named_parameters())
 
 
-def copied(layer: nn.Module, reference: nn.Module, names: Names) -> tuple[Tie, ...]:
+def copied(layer: nn.Module, reference: nn.Module, names: Names, *, unread: str = "nothing") -> tuple[Tie, ...]:
     """The ties of two modules, and the reference's parameters copied: our name → their name, or (their name, view).
+
+    Frozen parameters stay out of it, as do theirs that begin with ``unread``.
 
     Raises:
         ValueError: a parameter of either is not in ``names``.
@@ -79,8 +81,9 @@ def copied(layer: nn.Module, reference: nn.Module, names: Names) -> tuple[Tie, .
     randomise(reference)
     ours, theirs = dict(layer.named_parameters()), dict(reference.named_parameters())
     pairs = {name: (given, _same) if isinstance(given, str) else given for name, given in names.items()}
-    for known, used in ((ours, set(pairs)), (theirs, {name for name, _ in pairs.values()})):
-        if set(known) != used:
+    wanted = {name for name, p in ours.items() if p.requires_grad}, {n for n in theirs if not n.startswith(unread)}
+    for known, used in zip(wanted, (set(pairs), {name for name, _ in pairs.values()}), strict=True):
+        if known != used:
             raise ValueError(f"expected names for {sorted(known)}, got {sorted(used)}")
     ties = tuple(Tie(name, ours[name], theirs[other], view) for name, (other, view) in pairs.items())
     with torch.no_grad():
@@ -116,21 +119,22 @@ def measure(case: Case, seed: int = 1) -> Errors:
     wanted = [view(g) for view, g in zip(views, wanted, strict=True)]
     # Some gradients are zero by their nature, as that of a bias of keys: their rounding errors are parts of the others.
     floor = 0.1 * max(float(g.abs().max()) for g in wanted)
-    gradient = max(_error(a, b, floor) for a, b in zip(got, wanted, strict=True))
-    return Errors(_error(ours.detach(), theirs.detach()), gradient, ", ".join(dict.fromkeys(kernels.values())))
+    gradient = max(error(a, b, floor) for a, b in zip(got, wanted, strict=True))
+    return Errors(error(ours.detach(), theirs.detach()), gradient, ", ".join(dict.fromkeys(kernels.values())))
 
 
 def _gradients(y: Tensor, upstream: Tensor, wrt: list[Any]) -> list[Tensor]:
     return list(torch.autograd.grad(y, wrt, upstream, materialize_grads=True))
 
 
-def _error(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
+def error(ours: Tensor, theirs: Tensor, floor: float = 0.0) -> float:
+    """The largest difference as a part of the largest of ``theirs``, or of ``floor`` if that is more."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         raise ValueError(f"expected {tuple(theirs.shape)} of {theirs.dtype}, got {tuple(ours.shape)} of {ours.dtype}")
     if theirs.numel() == 0:
         return 0.0
-    error = float((ours - theirs).abs().max()) / max(float(theirs.abs().max()), floor, 1e-30)
-    return error if math.isfinite(error) else math.inf  # max() would pass over a NaN
+    largest = float((ours - theirs).abs().max()) / max(float(theirs.abs().max()), floor, 1e-30)
+    return largest if math.isfinite(largest) else math.inf  # max() would pass over a NaN
 
 
 def _same(x: Tensor) -> Tensor:
