@@ -1,0 +1,129 @@
+"""Peak memory of one call, counted by the kernel's account of the pages of a fresh process.
+
+Pages count whatever allocated them: torch, MKL, oneDNN, a compiled kernel. The allocator is told to map every block of
+64 KiB or more by itself and to give it back at once, so that a page in use is a page counted. The processes are forked
+from a server that has imported everything and computed nothing, since threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import multiprocessing
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.case import FORWARD, TRAIN, Side
+from benchmarks.equality import forward, train, upstream
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+MAP_FROM = 1 << 16
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of mallopt
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes. ``peak``: everything that the call needs, inputs included · ``above``: without inputs, outputs, gradients."""
+
+    peak: int
+    above: int
+
+
+def supported() -> bool:
+    """Whether this system tells the peak of a process and lets it be set back."""
+    return sys.platform == "linux" and CLEAR.exists()
+
+
+def _pages(field: str) -> int:
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def exact_allocator() -> None:
+    """Let pages follow the tensors: large blocks are mapped, and unmapped when freed."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, MAP_FROM)
+        libc.mallopt(M_ARENA_MAX, 1)
+
+
+def peak_of(call: Callable[[], Any]) -> tuple[int, Any]:
+    """Bytes by which the process grew at most during the call, and what the call gave."""
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+    CLEAR.write_text("5")  # sets the peak back to what is in use now
+    before = _pages("VmRSS")
+    result = call()
+    return max(0, _pages("VmHWM") - before), result
+
+
+def size(tensors: Any) -> int:
+    """Bytes of the storages of some tensors, each storage once; sparse matrices by their parts."""
+    parts: list[Tensor] = []
+    for t in tensors:
+        if t.layout == torch.strided:
+            parts.append(t)
+        elif t.layout == torch.sparse_csr:
+            parts += [t.crow_indices(), t.col_indices(), t.values()]
+        else:
+            parts += [t._indices(), t._values()]
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parts}
+    return sum(storages.values())
+
+
+def measure(side: Side, mode: str) -> Memory:
+    """The memory of the second call of a side; the first one makes what is made once."""
+    inputs = [*side.leaves.values(), *side.given]
+    call = forward(side)
+    if mode == TRAIN:
+        y = call()
+        gradient = upstream(side, y)
+        inputs.append(gradient)
+        del y
+        call = train(side, gradient)
+    call()
+    grown, result = peak_of(call)
+    if side.step is not None and mode == TRAIN:
+        outputs = size(side.leaves.values())  # a step's gradients stay with the parameters
+    else:
+        outputs = size(result if isinstance(result, tuple) else (result,))
+        outputs += size((gradient,)) if mode == TRAIN else 0  # the output that the gradient belongs to
+    return Memory(size(inputs) + grown, max(0, grown - outputs))
+
+
+def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[str, dict[str, Memory]]:
+    """In a fresh process: the memory of some sides of a case."""
+    from benchmarks.cases import entry
+
+    exact_allocator()
+    torch.set_num_threads(threads)
+    case = entry(key).make()
+    sides = [s for s in (case.ours, *case.peers) if s.name in names]
+    return {s.name: {m: measure(s, m) for m in modes if m == FORWARD or s.trains} for s in sides}
+
+
+class Server:
+    """Fresh processes, one a measurement, forked from one that has imported everything."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["benchmarks.memory", "benchmarks.cases"])
+
+    def ask(self, key: str, names: list[str], modes: list[str]) -> dict[str, dict[str, Memory]] | None:
+        """The memory of these sides of a case; None where the process was killed, as for want of memory."""
+        with ProcessPoolExecutor(1, mp_context=self.context) as pool:
+            try:
+                return pool.submit(child, key, names, modes, self.threads).result()
+            except BrokenProcessPool:
+                return None

@@ -1,0 +1,121 @@
+"""Time every workload beside its peers: ``python -m benchmarks.run [--only W1,W2] [--smoke | --scale]``."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import cases, results
+from benchmarks.case import Entry
+from benchmarks.machine import about, cores
+from benchmarks.measure import Settings, record
+from benchmarks.memory import Server, supported
+from benchmarks.roofs import calibrate
+
+SLACK = 2.0  # the smoke set's gates stand at half of each floor
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument("--smoke", action="store_true", help="a minute; ends with 1 where a floor is missed by half")
+    scope.add_argument(
+        "--scale", action="store_true", help="the large sizes too, and every peer in rounds whatever it takes"
+    )
+    parser.add_argument("--only", default="", help="workloads or cases, by the start of their key: W1,W3/G2,series")
+    parser.add_argument("--rounds", type=int, default=None, help="rounds that count (default 9, smoke 5)")
+    parser.add_argument("--threads", type=int, default=min(2, cores()), help="of torch (default 2)")
+    parser.add_argument("--out", type=Path, default=None, help="result file (default benchmarks/results/<scope>.json)")
+    parser.add_argument("--no-memory", action="store_true", help="leave the account of memory out")
+    parser.add_argument("--list", action="store_true", help="print the keys and stop")
+    return parser.parse_args(argv)
+
+
+def select(args: argparse.Namespace) -> list[Entry]:
+    """The cases of the scope that the command line names.
+
+    Raises:
+        SystemExit: where it names none.
+    """
+    scopes = ("smoke",) if args.smoke else ("smoke", "bench", "scale") if args.scale else ("smoke", "bench")
+    wanted = [w.strip() for w in args.only.split(",") if w.strip()]
+    every = cases.entries()
+    for w in wanted:
+        if not any(_named(e.key, w) for e in every):
+            known = ", ".join(dict.fromkeys(e.workload for e in every))
+            raise SystemExit(f"expected --only to name workloads or cases, got {w!r}; there are {known}")
+    return [e for e in every if e.scope in scopes and (not wanted or any(_named(e.key, w) for w in wanted))]
+
+
+def _named(key: str, wanted: str) -> bool:
+    return key == wanted or key.startswith(wanted) and ("/" in wanted or key.startswith(wanted + "/"))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, print and write; the exit code."""
+    args = arguments(argv)
+    chosen = select(args)
+    if args.list:
+        print("\n".join(f"{e.key:28s} {e.title}" for e in chosen))
+        return 0
+    torch.set_num_threads(args.threads)
+    name = "smoke" if args.smoke else "scale" if args.scale else "bench"
+    path = args.out or results.FOLDER / f"{name}.json"
+    settings = Settings(
+        rounds=args.rounds or (5 if args.smoke else 9), threads=args.threads,
+        budget=1.5 if args.smoke else 20.0 if args.scale else 4.0, limit=60.0 if args.scale else 2.0,
+    )  # fmt: skip
+    begun = time.perf_counter()
+    result: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "benchmarks.run", *(sys.argv[1:] if argv is None else argv)]), "scope": name,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"), "about": about(), "entries": [],
+    }  # fmt: skip
+    print("\n".join(results.head(result)), flush=True)
+    roofs = calibrate(seconds=0.1 if args.smoke else 0.5, largest=2**27 if args.smoke else 2**30)
+    result["roofs"] = {"flops": roofs.flops, "read": roofs.read, "gather": roofs.gather}
+    print(roofs.words() + "\n", flush=True)
+    memory = None if args.smoke or args.no_memory or not supported() else Server(args.threads)
+    try:
+        for entry in chosen:
+            made = record(entry, roofs, memory, settings)
+            result["entries"].append(made)
+            print("\n".join(results.lines(made)), flush=True)
+            result["seconds"] = time.perf_counter() - begun
+            results.write(path, result)
+    except KeyboardInterrupt:
+        print(f"stopped; what is finished is in {path}")
+        return 130
+    return _close(result, path, args)
+
+
+def _close(result: dict[str, Any], path: Path, args: argparse.Namespace) -> int:
+    result["exponents"] = results.exponents(result["entries"])
+    results.write(path, result)
+    for found in result["exponents"]:
+        memory = "" if found["memory"] is None else f", memory ∝ {found['axis']}^{found['memory']:.2f}"
+        print(
+            f"{found['series']:12s} {results.MODES[found['mode']]:7s} {found['side']:28s} time ∝ {found['axis']}^{found['time']:.2f}{memory}"
+        )
+    slack = SLACK if args.smoke else 1.0
+    missed = results.missed(result["entries"], slack)
+    red = [e["key"] for e in result["entries"] if not e["gate"]["green"]]
+    print(f"\n{len(result['entries'])} cases in {result['seconds']:.0f} s, written to {path}")
+    print(
+        f"missed, of floors {'at half of their value' if args.smoke else 'as they are'}:"
+        if missed
+        else "every floor is met"
+    )
+    print("\n".join(f"  {line}" for line in missed))
+    return 1 if red or (args.smoke and missed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
