@@ -1,0 +1,82 @@
+"""Every kernel against the reference, on every pair of rules that it accepts: outputs and all gradients.
+
+Nothing here names a kernel: the plan says which can run a call. The reference itself is held against the oracle
+(test_oracle.py), and here in many small blocks against one.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from helpers.attention import Attention, cases
+from helpers.calls import product, trial
+from helpers.compare import differences, run
+from mpnn import use_kernels
+from mpnn.kernels import KERNELS, reference, segment
+from mpnn.plan import NAMES
+
+WIDE = (
+    {},
+    {"mask": "one", "edge_weight": "one"},
+    {"mask": "batched", "edge_weight": "batched"},
+    {"mask": "all"},
+    {"pair_mask": "one"},
+    {"mask": "batched", "pair_mask": "heads", "edge_weight": "one", "positions": True},
+)
+NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
+MODES = [(torch.float64, mode) for mode in WIDE]
+FEW_MODES = [(dtype, mode) for dtype in (torch.float32, torch.bfloat16, torch.float16) for mode in NARROW]
+FEW = product("few")
+
+
+@pytest.mark.parametrize(("place", "rule"), product())
+def test_kernels_agree(place: str, rule: str) -> None:
+    wrong = []
+    for dtype, mode in MODES + (FEW_MODES if (place, rule) in FEW else []):
+        call = trial(place, rule, dtype=dtype, **mode)
+        able, twice = call.able(), dtype == torch.float64 and mode in NARROW
+        if able:
+            with use_kernels("reference"):
+                expected = run(call, call.leaves, twice)
+        for kernel in able:
+            with use_kernels(kernel):
+                for again in range(1 + (mode == {})):  # the second plain call is one that the layer remembers
+                    found = differences(run(call, call.leaves, twice), expected, dtype)
+                    wrong += [f"{kernel}, {dtype}, {mode}, call {again}: {text}" for text in found]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_kernel_is_compared() -> None:
+    seen = {kernel for place, rule in FEW for kernel in trial(place, rule, grad=False).able()}
+    missing = {k.name for k in KERNELS} - seen - {"reference"}
+    assert missing <= (set() if segment.INSTALLED else {"segment"})
+
+
+@pytest.mark.parametrize(("place", "rule"), FEW)
+def test_blocks_of_the_reference_agree(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = []
+    for mode in NARROW:
+        call = trial(place, rule, **mode)
+        with use_kernels("reference"):
+            expected = run(call, call.leaves, twice=True)
+            with monkeypatch.context() as patch:
+                patch.setattr(reference, "BLOCK", 40)
+                found = differences(run(call, call.leaves, twice=True), expected, torch.float64)
+        wrong += [f"{mode}: {text}" for text in found]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("place", "variant"), cases())
+def test_attend_is_the_oracle_on_every_kernel(place: str, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Attention(place, variant)
+    expected = run(call.oracle, call.leaves)
+    wrong = []
+    for kernel in call.able(NAMES):
+        mine = run(lambda kernel=kernel: call(kernel=kernel), call.leaves)
+        wrong += [f"{kernel}: {text}" for text in differences(mine, expected, torch.float64)]
+    with use_kernels("reference"), monkeypatch.context() as patch:
+        patch.setattr(reference, "BLOCK", 40)
+        mine = run(call, call.leaves)
+        wrong += [f"blocks: {text}" for text in differences(mine, expected, torch.float64)]
+    assert not wrong, "\n".join(wrong)
