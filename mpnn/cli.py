@@ -13,16 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from mpnn.data.errors import UsageError, require
+
 MISTAKE, INTERRUPTED = 2, 130
 
 
 @dataclass(frozen=True)
 class Command:
-    """A function, whose parameters are the options, and what shows its result; imported when the command is called."""
+    """A function, whose parameters are the options, what shows its result, and the libraries that the two need."""
 
     function: str
     says: str
     show: str | None = None
+    needs: tuple[str, ...] = ()
     examples: str = ""
 
 
@@ -31,6 +34,7 @@ COMMANDS = {
         "mpnn.experiments:compare",
         "train the architectures on one dataset and compare them",
         show="mpnn.report:show",
+        needs=("lightning", "rich", "matplotlib"),
         examples="""\
   mpnn compare                                 the default: a few minutes on two cores
   mpnn compare --steps 200 --seeds 1           a first look
@@ -53,8 +57,6 @@ Each finished run is kept in runs/NAME at once. After Ctrl-C the same command go
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 2 for a mistake of the person who typed it, 130 after Ctrl-C."""
-    from mpnn.data.errors import UsageError, require
-
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         require("jsonargparse", purpose="the command line")
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(command: Command, options: dict[str, Any]) -> int:
+    for library in command.needs:  # now, not after minutes of training
+        require(library, purpose=command.says)
     show = _load(command.show) if command.show else _ignore
     try:
         show(_load(command.function)(**options))

@@ -17,7 +17,7 @@ from mpnn.data.errors import require
 from mpnn.experiments.about import about
 from mpnn.experiments.folder import RunFolder
 from mpnn.experiments.job import Job
-from mpnn.experiments.measure import cost
+from mpnn.experiments.measure import Cost, cost
 from mpnn.experiments.progress import Progress
 from mpnn.experiments.recipe import Recipe, within
 from mpnn.experiments.recipes import MODELS, recipe
@@ -86,13 +86,28 @@ def compare(
     torch.set_num_threads(threads or before)
     try:
         with use_kernels(kernel) if kernel is not None else nullcontext():
+            costs = {model: _cost(job, data, found) for model, found in recipes.items()}
             store = RunFolder(Path(folder) / name, job.config(), restart=restart)
-            return _run(job, data, recipes, store, show=not quiet)
+            return _run(job, data, recipes, costs, store, show=not quiet)
     finally:
         torch.set_num_threads(before)
 
 
-def _run(job: Job, data: Dataset, recipes: dict[str, Recipe], store: RunFolder, *, show: bool) -> Comparison:
+def _cost(job: Job, data: Dataset, found: Recipe) -> Cost:
+    """What a model costs, measured on one that is then thrown away."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return cost(found.model(data), data.x_train[: found.settings.batch_size])
+        except ValueError as reason:
+            # Only a kernel that was asked for can be wrong here, and the text says for what.
+            if job.kernel is None:
+                raise
+            raise UsageError(f"kernel: {reason}") from reason
+
+
+def _run(
+    job: Job, data: Dataset, recipes: dict[str, Recipe], costs: dict[str, Cost], store: RunFolder, *, show: bool
+) -> Comparison:
     records: dict[str, list[dict[str, Any]]] = {model: [] for model in job.models}
     try:
         with Progress(job.steps * job.seeds * len(job.models), show=show) as bars:
@@ -102,6 +117,7 @@ def _run(job: Job, data: Dataset, recipes: dict[str, Recipe], store: RunFolder, 
                 record = store.finished(key)
                 if record is None:
                     record = _train(job, data, model, seed, recipes[model], store, bars)
+                    record["cost"] = asdict(costs[model])
                     store.finish(key, record)
                 else:
                     store.check(f"runs of {model}", record["recipe"], recipes[model].as_dict())
@@ -117,14 +133,11 @@ def _run(job: Job, data: Dataset, recipes: dict[str, Recipe], store: RunFolder, 
 def _train(
     job: Job, data: Dataset, model: str, seed: int, found: Recipe, store: RunFolder, bars: Progress
 ) -> dict[str, Any]:
-    with seeded(seed):
-        # A model of its own: measuring must not use up the random numbers of the run.
-        measured = cost(found.model(data), data.x_train[: found.settings.batch_size])
     with seeded(seed), bars.run(f"{model}, seed {seed}", job.steps) as advance:
         trained = found.model(data)
         outcome = fit(trained, data, found.settings, steps=job.steps, seed=seed, advance=advance)
     save_checkpoint(store.path / "models" / f"{model}-{seed}.pt", trained, {"config": job.config(), "seed": seed})
-    return {"recipe": found.as_dict(), "cost": asdict(measured), "run": outcome.as_dict(), "seed": seed}
+    return {"recipe": found.as_dict(), "run": outcome.as_dict(), "seed": seed}
 
 
 def _result(

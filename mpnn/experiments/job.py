@@ -29,6 +29,7 @@ class Job:
     kernel: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_switches()
         one_of(self.dataset, SOURCES, "dataset")
         chosen = {one_of(model, MODELS, "model") for model in self.models}
         if not chosen:
@@ -42,6 +43,11 @@ class Job:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise UsageError(f"{field}: expected at least 1, got {value}")
+
+    def _check_switches(self) -> None:
+        for field in ("shuffle_positions", "published"):
+            if not isinstance(getattr(self, field), bool):
+                raise UsageError(f"{field}: expected true or false, got {getattr(self, field)!r}")
 
     def config(self) -> dict[str, Any]:
         """The options of the command that repeats it."""
