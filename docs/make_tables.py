@@ -1,0 +1,137 @@
+"""Rewrite what README.md shows of the program: the atlas, the comparison in results/, the output of its Python.
+
+No number in it is typed by hand. A table stands between `<!-- NAME:start -->` and `<!-- NAME:end -->`, an output in the
+`text` block below a `python` block. `mpnn compare --folder results` leaves what the comparison is made from; a run and
+the same run with shuffled positions share a table.
+
+    python docs/make_tables.py            rewrite README.md
+    python docs/make_tables.py --check    change nothing, and fail where it would
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+from mpnn.experiments import Comparison, Contestant
+from mpnn.experiments.atlas_cells import CELLS
+from mpnn.experiments.recipes import PUBLISHED
+from mpnn.report.style import NAMES
+from mpnn.report.table import accuracy, amount, caption, kernels, title
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def atlas() -> str:
+    """Neighbourhoods down, weights across; in each cell the published name and the layers that it is checked with."""
+    neighbours, weights = (
+        list(dict.fromkeys(getattr(cell, part) for cell in CELLS)) for part in ("neighbours", "weight")
+    )
+    cells = {(c.neighbours, c.weight): f"**{c.name}**<br>{', '.join(r.name for r in c.references)}" for c in CELLS}
+    lines = [row(["", *(f"`{weight}`" for weight in weights)]), row(["---"] * (1 + len(weights)))]
+    lines += [row([f"`{rule}`", *(cells[rule, weight] for weight in weights)]) for rule in neighbours]
+    return "\n".join(lines)
+
+
+def results(folder: Path) -> str:
+    """A table and a picture for each comparison in a folder, or what makes the first one."""
+    found = [Comparison.read(path.parent) for path in sorted(folder.glob("*/results.json"))]
+    plain = [one for one in found if not one.config["shuffle_positions"]]
+    if not plain:
+        return "No result is committed yet: `mpnn compare --published --folder results` makes one."
+    return "\n\n".join(comparison(one, [other for other in found if shuffles(one, other)]) for one in plain)
+
+
+def shuffles(one: Comparison, other: Comparison) -> bool:
+    return other.config["shuffle_positions"] and other.config == {**one.config, "shuffle_positions": True}
+
+
+def comparison(plain: Comparison, shuffled: list[Comparison]) -> str:
+    columns = [plain, *shuffled[:1]]
+    published = PUBLISHED.get(plain.config["dataset"], {}) if plain.config["published"] else {}
+    head = ["model", "parameters"]
+    for one in columns:
+        head += [
+            f"test accuracy{', positions shuffled' if one is not plain else ''}",
+            *(["published"] if published else []),
+        ]
+    head += ["FLOPs a sample", "ms a step", "kernel of each layer"]
+    lines = [row(head), row(["---", *["---:"] * (len(head) - 2), "---"])]
+    for model in plain.contestants:
+        cells = [f"{NAMES[model.model]}", f"{model.parameters:,}"]
+        for one in columns:
+            cells.append(found_accuracy(one, model.model))
+            figure = published.get(one is not plain, {}).get(model.model)
+            cells += [f"{figure} %" if figure is not None else "–"] if published else []
+        lines.append(row([*cells, amount(model.flops), f"{1e3 * model.seconds_a_step:.1f}", kernels(model)]))
+    rules = [f"* {NAMES[model.model]}: {model.rule}." for model in plain.contestants]
+    versions = ", ".join(f"{name} {number}" for name, number in plain.about["versions"].items() if name != "mpnn")
+    made = " and ".join(f"`{command(one)}`" for one in columns)
+    lines += ["", f"{title(plain)}; {caption(plain)}.", "", *rules, ""]
+    lines += [f"Made by {made}; {plain.about['machine']}; Python {plain.about['python']}, {versions}.", ""]
+    lines += [f"![{title(one)}]({(one.folder / 'accuracy.png').relative_to(ROOT)})" for one in columns]
+    return "\n".join(lines)
+
+
+def found_accuracy(result: Comparison, model: str) -> str:
+    ours: list[Contestant] = [one for one in result.contestants if one.model == model]
+    return accuracy(ours[0]) if ours else "–"
+
+
+def command(result: Comparison) -> str:
+    """The options that repeat it, where they are not the default."""
+    config = result.config
+    words = ["mpnn compare"] + ([f"--dataset {config['dataset']}"] if config["dataset"] != "mnist1d" else [])
+    words += ["--published"] if config["published"] else [f"--steps {config['steps']} --seeds {config['seeds']}"]
+    words += [f"--budget {config['budget']}"] if config["budget"] is not None else []
+    return " ".join(words + (["--shuffle-positions"] if config["shuffle_positions"] else []))
+
+
+def rewritten(text: str, blocks: dict[str, str]) -> str:
+    """The text with each block in its place."""
+    for name, block in blocks.items():
+        start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
+        before, found, rest = text.partition(start)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"expected {start} and {end} in the text")
+        text = f"{before}{start}\n{block}\n{end}{after}"
+    return text
+
+
+def with_outputs(text: str) -> str:
+    """The text with what its Python prints, run as one session from top to bottom."""
+    session: dict[str, object] = {"__name__": "readme"}
+
+    def run(block: re.Match[str]) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(block[1], "README.md", "exec"), session)
+        shown = f"```text\n{out.getvalue()}```\n" if out.getvalue() else ""
+        return f"```python\n{block[1]}```\n{shown}"
+
+    return re.sub(r"^```python\n(.*?)^```\n(?:```text\n.*?^```\n)?", run, text, flags=re.MULTILINE | re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing, and fail where README.md would change")
+    check = parser.parse_args().check
+    readme = ROOT / "README.md"
+    old = readme.read_text(encoding="utf-8")
+    new = with_outputs(rewritten(old, {"atlas": atlas(), "results": results(ROOT / "results")}))
+    if check and new != old:
+        sys.exit("README.md is not what docs/make_tables.py makes of it; run it")
+    if not check:
+        readme.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
