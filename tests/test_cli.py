@@ -49,7 +49,7 @@ def test_quiet_prints_the_table_alone(capsys):
 
 def test_the_written_configuration_repeats_the_run(capsys, tmp_path):
     run(capsys, *QUICK, "--name", "a")
-    code, out, _ = run(capsys, "compare", "--config", "runs/a/config.yaml", "--name", "b")
+    code, _, _ = run(capsys, "compare", "--config", "runs/a/config.yaml", "--name", "b")
     assert code == 0
     a, b = ((tmp_path / "runs" / name / "results.csv").read_text() for name in "ab")
     assert a.splitlines()[1].split(",")[:4] == b.splitlines()[1].split(",")[:4]
@@ -73,19 +73,8 @@ def test_options_override_the_file(capsys, tmp_path):
 def test_help_describes_every_option_with_examples(capsys):
     code, out, _ = run(capsys, "compare", "--help")
     assert code == 0 and "mpnn compare --published" in out
-    for option in [
-        "dataset",
-        "models",
-        "steps",
-        "seeds",
-        "budget",
-        "shuffle-positions",
-        "published",
-        "kernel",
-        "name",
-        "folder",
-        "config",
-    ]:
+    options = ("dataset", "models", "steps", "seeds", "budget", "shuffle-positions", "published", "kernel", "name")
+    for option in (*options, "folder", "restart", "threads", "quiet", "config"):
         (line,) = [i for i, text in enumerate(out.splitlines()) if re.match(f"  --{option}[ ,]", text)]
         described = out.splitlines()[line].strip().split("  ", 1)
         assert len(described) == 2 or out.splitlines()[line + 1].startswith(" " * 20), option

@@ -165,11 +165,9 @@ def test_costs_by_hand():
     x = SIGNAL.x_train
     assert cost(recipe("logistic", SIGNAL).model(SIGNAL), x).flops == 2 * 40 * 10
     assert cost(recipe("mlp", SIGNAL).model(SIGNAL), x).flops == 2 * (40 * 100 + 100 * 100 + 100 * 10)
-    # The windows of a strided convolution that hang over the edge have fewer neighbours: pairs are counted, not offsets.
-    pairs = [
-        sum(0 <= 2 * i + k - 1 < n for i in range(m) for k in range(s))
-        for n, m, s in ((40, 19, 5), (19, 10, 3), (10, 5, 3))
-    ]
+    # A window that hangs over the edge has fewer cells: pairs are counted, not offsets.
+    layers = ((40, 19, 5), (19, 10, 3), (10, 5, 3))
+    pairs = [sum(0 <= 2 * i + k - 1 < n for i in range(m) for k in range(size)) for n, m, size in layers]
     measured = cost(recipe("cnn", SIGNAL).model(SIGNAL), x)
     assert measured.flops == 2 * (pairs[0] * 25 + (pairs[1] + pairs[2]) * 25 * 25 + 125 * 10)
     assert measured.parameters == 5_210 and list(measured.kernels.values()) == ["conv"] * 3
