@@ -8,4 +8,13 @@ from mpnn.tokens.base import Tokens
 
 __version__ = "0.1.0"
 
-__all__ = ["EdgeWeights", "MessagePassing", "Plan", "Tokens", "attend", "capture_weights", "trace_kernels", "use_kernels"]
+__all__ = [
+    "EdgeWeights",
+    "MessagePassing",
+    "Plan",
+    "Tokens",
+    "attend",
+    "capture_weights",
+    "trace_kernels",
+    "use_kernels",
+]

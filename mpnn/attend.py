@@ -91,12 +91,15 @@ def attend(  # type: ignore[no-untyped-def]
     check_batches(neighbours, None, source, target)
     module = score_bias if isinstance(score_bias, nn.Module) else None
     rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
-    edges, attr, weight = list_edges(neighbours, n, m, n == m, None, None, None, None)
+    edges, attr, weight, _ = list_edges(neighbours, n, m, n == m, None, None, None, None)
     if attr is not None or weight is not None:
         raise ValueError("the graph's edge data would be ignored by attend; pass score_bias=, (E, heads) for a Graph")
     nodes = {"x_source": source.x, "x_target": target.x, "query": q, "key": k, "value": v}
     if mask is not None:
-        nodes |= {"key": k.masked_fill(~mask[..., None, :, None], 0), "value": v.masked_fill(~mask[..., None, :, None], 0)}
+        nodes |= {
+            "key": k.masked_fill(~mask[..., None, :, None], 0),
+            "value": v.masked_fill(~mask[..., None, :, None], 0),
+        }
     call = Call(
         neighbours, rule, n, m, lead, nodes, (source, target), edges, source_mask=mask, pair_mask=pair_mask,
         dropout=float(dropout), transformed=bool(transforms()),
@@ -114,9 +117,10 @@ def attend(  # type: ignore[no-untyped-def]
 def _tokens(q: Tensor, k: Tensor, mask: Tensor | None, grid: Any, fields: dict[str, Any]) -> tuple[Tokens, Tokens]:
     """What edges() sees of sources and targets: one row per token, without heads."""
     same = q.shape[-2] == k.shape[-2]
-    source = Tokens(k[..., 0, :, :].detach(), mask=mask, grid=grid, **{n: _end(v, 0, n, same) for n, v in fields.items()})
-    target = Tokens(q[..., 0, :, :].detach(), **{n: _end(v, 1, n, same) for n, v in fields.items()})
-    return source, target
+    ends: list[dict[str, Any]] = [{n: _end(v, end, n, same) for n, v in fields.items()} for end in (0, 1)]
+    return Tokens(k[..., 0, :, :].detach(), mask=mask, grid=grid, **ends[0]), Tokens(
+        q[..., 0, :, :].detach(), **ends[1]
+    )
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, kernel: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,9 +32,7 @@ def as_tokens(name: str, x: Any, **given: Any) -> Tokens:
                 )
         return x.replace(**given) if given else x
     if not isinstance(x, Tensor):
-        raise TypeError(
-            f"expected {name} to be a tensor (..., N, C), Tokens or a pair of them, got {type(x).__name__}"
-        )
+        raise TypeError(f"expected {name} to be a tensor (..., N, C), Tokens or a pair of them, got {type(x).__name__}")
     return Tokens(x, **given)
 
 
@@ -69,7 +68,7 @@ def check_batches(rule: Neighbours, weight: Any, source: Tokens, target: Tokens 
         if compiling():
             values(b[1:] >= b[:-1], ValueError, text)
         elif readable(b):
-            derived(lambda b=b: values(b[1:] >= b[:-1], ValueError, text), "sorted", b)
+            derived(partial(values, b[1:] >= b[:-1], ValueError, text), "sorted", b)
 
 
 def check_pair_mask(mask: Tensor | None, lead: tuple[int, ...], heads: int, n: int, m: int, device: Any) -> None:
@@ -87,7 +86,9 @@ def check_read(rule: Neighbours, weight: Weight, positions: Any, coordinates: An
     known_rule = type(rule).__module__.startswith("mpnn.")
     places = getattr(weight, "position", None) is not None or getattr(weight, "score_bias", None) is not None
     if positions is not None and known_weight and not places:
-        raise ValueError(f"positions would be ignored by {kind} without a position or score_bias module; leave them out")
+        raise ValueError(
+            f"positions would be ignored by {kind} without a position or score_bias module; leave them out"
+        )
     if coordinates is not None and known_rule and known_weight and not isinstance(weight, EdgeLearned):
         raise ValueError(f"coordinates would be ignored by {rule} with {kind}; leave them out")
     if grid is not None and known_rule and not isinstance(rule, Grid):
@@ -119,7 +120,9 @@ def check_tokens(weight: Weight, source: Tokens, target: Tokens | None) -> None:
                 same_dtype(name, x.dtype, parameter.dtype)
 
 
-def bind(rule: Neighbours, weight: Weight, training: bool, x: Any, edges: dict[str, Any], given: dict[str, Any]) -> Call:
+def bind(
+    rule: Neighbours, weight: Weight, training: bool, x: Any, edges: dict[str, Any], given: dict[str, Any]
+) -> Call:
     """The call of a layer. ``edges``: edge_index, edge_attr, edge_type, edge_weight; ``given``: the other arguments."""
     check_read(rule, weight, *(given.get(n) for n in ("positions", "coordinates", "grid")))
     source, target = token_sets(rule, x, given.get("source"), {n: given.get(n) for n in FIELDS})
@@ -136,7 +139,7 @@ def bind(rule: Neighbours, weight: Weight, training: bool, x: Any, edges: dict[s
         raise ValueError("normalise='symmetric' weighs both ends by degrees of one set of tokens, got two sets")
     lead, pair_mask = tuple(source.x.shape[:-2]), given.get("pair_mask")
     check_pair_mask(pair_mask, lead, weight.heads or 1, n, m, source.x.device)
-    explicit, attr, scale = list_edges(
+    explicit, attr, scale, rows = list_edges(
         rule, n, m, one_set, *(edges.get(k) for k in ("edge_index", "edge_attr", "edge_type", "edge_weight"))
     )
     clean = source.clean()
@@ -146,10 +149,10 @@ def bind(rule: Neighbours, weight: Weight, training: bool, x: Any, edges: dict[s
         source_mask=source.mask, target_mask=None if target is None else target.mask, pair_mask=pair_mask,
         dropout=weight.dropout if training else 0.0, transformed=bool(transforms()),
     )  # fmt: skip
-    attach(call, attr, scale)
-    place(call, one_set)
-    if target is None and (weight.reads_target or weight.root is not None):
+    attach(call, attr, scale, rows)
+    if target is None:
         call.centres = rule.centres(source, source.x.device)
+    place(call, one_set)
     fill(call, clean.x, None if clean_target is None else clean_target.x)
     return call
 

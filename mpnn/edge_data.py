@@ -27,13 +27,14 @@ def list_edges(
     attr: Tensor | None,
     kind: Tensor | None,
     weight: Tensor | None,
-) -> tuple[Edges | None, Tensor | None, Tensor | None]:
-    """(edges, attributes, weights) of a call: of the layer's own graph, of the call's, or None where the rule makes edges."""
+) -> tuple[Edges | None, Tensor | None, Tensor | None, int]:
+    """(edges, attributes, weights, rows given) of a call: of the layer's graph or the call's; no edges where the rule
+    makes them."""
     if not isinstance(rule, Graph):
         for name, value in (("edge_index", edge_index), ("edge_type", kind)):
             if value is not None:
                 raise ValueError(f"{name} would be ignored by {rule}, which makes its own edges; use Graph()")
-        return None, attr, weight
+        return None, attr, weight, 0
     if rule.self_loops and not one_set:
         raise ValueError(f"self_loops={rule.self_loops!r} is refused between two node sets, got sources and targets")
     if rule.built and edge_index is not None:
@@ -51,7 +52,7 @@ def list_edges(
         raise ValueError("edge_type would be ignored by a Graph of one relation; build it with Graph(relations=…)")
     if index.ndim == 2 and index.shape[0] == 2:
         check_rows(attr, kind, weight, index.shape[-1], NAMES)
-    return rule.link(index, kind, n, m), attr, weight
+    return rule.link(index, kind, n, m), attr, weight, index.shape[-1]
 
 
 def _of_graph(
@@ -87,11 +88,15 @@ def _of_call(edge_index: Any, weight: Tensor | None, n: int, m: int) -> tuple[Te
     return index, values_ if weight is None else weight
 
 
-def attach(call: Call, attr: Tensor | None, weight: Tensor | None) -> None:
-    """Give the call its edge attributes and weights: cast to x's dtype, filled in for added loops, blank where masked."""
+def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0) -> None:
+    """Give the call its edge attributes and weights: cast to x's dtype, filled in for added loops, blank where
+    masked. ``rows``: how many edges the caller gave."""
     if call.explicit is not None:
         _check_graphs(call.explicit, *call.tokens)
     _check_wanted(call.weight, attr, weight)
+    rule = call.neighbours
+    if weight is None and isinstance(rule, Graph) and rule.self_loops and rule.loop_weight != 1:
+        weight = call.nodes["x_source"].new_ones(rows)  # an added loop weighs more or less than the edges
     if attr is None and weight is None:
         return
     x, edges = call.nodes["x_source"], call.all_edges()
@@ -122,7 +127,9 @@ def _check_wanted(rule: Any, attr: Tensor | None, weight: Tensor | None) -> None
         slip = "did you mean edge_weight=?" if flat else "build it with edge_channels=, or did you mean edge_weight=?"
         raise ValueError(f"edge_attr of shape {tuple(attr.shape)} would be ignored by {kind}; {slip}")
     if attr is not None and attr.ndim < 2:
-        raise ValueError(f"expected edge_attr of shape (..., E, k), got {tuple(attr.shape)}; did you mean edge_weight=?")
+        raise ValueError(
+            f"expected edge_attr of shape (..., E, k), got {tuple(attr.shape)}; did you mean edge_weight=?"
+        )
     if attr is not None and width and attr.shape[-1] != width:
         raise ValueError(f"expected edge_attr of shape (..., E, {width}) for {kind}, got {tuple(attr.shape)}")
     if attr is None and (width or getattr(rule, "needs_attr", False)):

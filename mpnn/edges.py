@@ -48,6 +48,13 @@ class Edges:
         valid = None if self.valid is None else self.valid[rows]
         return Edges(self.source[rows], self.target[rows], *picked, valid=valid)
 
+    @staticmethod
+    def joined(parts: list[Edges]) -> Edges:
+        """The edges of several blocks as one list."""
+        names = ("source", "target", "relation", "offset", "index")
+        fields = [[getattr(p, n) for p in parts] for n in names]
+        return Edges(*(None if f[0] is None else torch.cat(f) for f in fields))  # type: ignore[arg-type]
+
     def compact(self) -> Edges:
         """Without the rows that are no pair; unchanged while compiling."""
         if self.valid is None or torch.compiler.is_compiling():

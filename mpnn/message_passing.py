@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import weakref
 from typing import Any
 
@@ -61,6 +60,8 @@ class MessagePassing(nn.Module):
             raise TypeError(f"expected weight to be a rule of mpnn.weights, got {type(weight).__name__}")
         if kernel is not None:
             one_of("kernel", kernel, NAMES)
+        if getattr(neighbours, "loop_weight", 1.0) != 1.0 and weight.normalise == "softmax":
+            raise ValueError("loop_weight would be ignored by a softmax, whose weights sum to 1; leave it at 1")
         self.neighbours, self.weight, self.kernel = neighbours, weight, kernel
         self._repeats: dict[tuple, _Repeat] = {}
         weight.build(neighbours)
@@ -155,7 +156,7 @@ class MessagePassing(nn.Module):
                 self._repeats.pop(next(iter(self._repeats)))
             self._repeats[key] = _Repeat(call, name, edge_index)
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn, recurse=True):
         self._repeats.clear()  # parameters change dtype or device
         return super()._apply(fn, recurse)
 
@@ -169,19 +170,25 @@ class _Repeat:
     def __init__(self, call: Call, name: str, edge_index: Tensor | None) -> None:
         x = call.tokens[0].x
         one_set = call.tokens[1] is call.tokens[0]
-        blank = Tokens(x.detach().new_zeros(()).expand(x.shape), grid=call.tokens[0].grid)  # keeps no tokens alive
+        blank = Tokens(_blank(x), grid=call.tokens[0].grid)
         kept = {k: v for k, v in call.nodes.items() if k == "inverse_root"}  # degrees of the same edges
-        self.call = copy.copy(call)
-        self.call.nodes, self.call.tokens = {}, (blank, blank if one_set else None)
+        self.call = call.again()
+        self.call.nodes = {k: _blank(t) for k, t in call.nodes.items() if k in ("query", "key", "value")}
+        self.call.tokens = (blank, blank if one_set else None)
         self.call.constants = call.constants | kept
         self.name, self.one_set = name, one_set
         self.edge_index = (lambda: None) if edge_index is None else weakref.ref(edge_index)
-        shortcut = getattr(BY_NAME[name], "shortcut", None)
-        self.shortcut = None if shortcut is None else shortcut(self.call)
+        shortcut = None if torch.is_autocast_enabled(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
+        self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
 
     def run(self, layer: MessagePassing, x: Tensor) -> Tensor:
         if self.shortcut is not None:
             return self.shortcut(x)
-        call = copy.copy(self.call)
+        call = self.call.again()
         fill(call, x, x if self.one_set else None)
         return layer._run(call, self.name)
+
+
+def _blank(x: Tensor) -> Tensor:
+    """A tensor of the same shape and dtype that keeps no memory alive."""
+    return x.detach().new_zeros(()).expand(x.shape)

@@ -55,9 +55,9 @@ def returned(call: Call) -> EdgeWeights:
             order = torch.argsort(target * max(1, call.sources) + source, stable=True)
             source, target, weight = source[order], target[order], weight.index_select(dim, order)
     elif call.target_mask is not None and not torch.compiler.is_compiling():
-        keep = call.keep(edges)
-        assert keep is not None and index is not None
-        kept = keep.any(-1).reshape(-1, len(edges)).any(0) | (index >= 0)  # masked tokens get no loop
+        assert index is not None
+        alive = call.target_mask.reshape(-1, call.targets).any(0).index_select(0, target)
+        kept = alive | (index >= 0)  # masked tokens get no loop
         if not bool(kept.all()):
             rows = kept.nonzero().squeeze(-1)
             source, target, index, weight = source[rows], target[rows], index[rows], weight.index_select(dim, rows)

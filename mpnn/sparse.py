@@ -9,6 +9,7 @@ any order of them exists; each has a vmap rule that folds the new axis into the 
 from __future__ import annotations
 
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Csr:
         self.offsets = start
         self._col = col
         self._transpose: Csr | None = None
+        self._last: tuple[Any, int | None, Tensor] | None = None
         self._ones: dict[torch.dtype, Tensor] = {}
         self.cache: dict[Any, Any] = {}
 
@@ -56,6 +58,13 @@ class Csr:
 
     def _matrix(self, values: Tensor) -> Tensor:
         return torch.sparse_csr_tensor(self.start, self.col, values, self.shape, check_invariants=False)
+
+    def kept(self, weight: Tensor) -> Tensor:
+        """The matrix of weights (1, E), kept while the same tensor comes again."""
+        version = None if weight.is_inference() else weight._version
+        if self._last is None or self._last[0]() is not weight or self._last[1] != version or version is None:
+            self._last = (weakref.ref(weight), version, self.matrix(weight.detach()[0].contiguous()))
+        return self._last[2]
 
     def ones(self, dtype: torch.dtype) -> Tensor:
         """Weights of 1: (1, E)."""
@@ -108,9 +117,9 @@ class Spmm(Function):
         if csr.row.shape[0] == 0 or x.numel() == 0:
             return x.new_zeros(x.shape[0], csr.shape[0], x.shape[2])
         if weight.shape[0] == 1:  # one matrix for all: their columns side by side
-            wide = x.transpose(0, 1).reshape(x.shape[1], -1)
-            y = torch.sparse.mm(csr.matrix(weight[0].contiguous()), wide, "sum")
-            return y.view(csr.shape[0], x.shape[0], x.shape[2]).transpose(0, 1)
+            wide = x[0] if x.shape[0] == 1 else x.transpose(0, 1).reshape(x.shape[1], -1)
+            y = torch.sparse.mm(csr.kept(weight), wide, "sum")
+            return y.unsqueeze(0) if x.shape[0] == 1 else y.view(csr.shape[0], *x.shape[::2]).transpose(0, 1)
         parts = [
             torch.sparse.mm(csr.matrix(w.contiguous()), v.contiguous(), "sum") for w, v in zip(weight, x, strict=True)
         ]

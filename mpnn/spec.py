@@ -38,6 +38,7 @@ class Spec:
     normalise: str | None = None
     network: str | None = None  # the class of EdgeLearned's network
     fixed: bool = False
+    bases: bool = False
     mask: bool = False
     mask_batched: bool = False
     pair_mask: bool = False
@@ -53,7 +54,7 @@ class Spec:
     transforms: tuple[str, ...] = ()
 
 
-def spec_of(call: Call, weight: Any) -> Spec:
+def spec_of(call: Any, weight: Any) -> Spec:
     """The call in plain values."""
     rule, value = call.neighbours, call.value
     tensors = [*call.nodes.values(), *(t for t in (call.attr, call.edge_weight) if t is not None)]
@@ -69,7 +70,7 @@ def spec_of(call: Call, weight: Any) -> Spec:
         edges=None if call.explicit is None else len(call.explicit), relations=rule.relations, axes=rule.axes,
         border=getattr(rule, "border", None), causal=rule.causal, square=call.tokens[1] is call.tokens[0],
         ragged=call.tokens[0].batch is not None, reduce=weight.reduce, normalise=weight.normalise,
-        network=None if network is None else type(network).__name__, fixed=getattr(weight, "fixed", False),
+        network=None if network is None else type(network).__name__, fixed=getattr(weight, "fixed", False), bases=getattr(weight, "bases", None) is not None,
         mask=call.source_mask is not None or call.target_mask is not None, pair_mask=call.pair_mask is not None,
         score_bias="tensor" if bias is not None else "edges" if "edge_bias" in call.nodes else "module" if getattr(weight, "score_bias", None) is not None else None,
         score=getattr(weight, "score", None) is not None, edge_attr=call.attr is not None, edge_weight=call.edge_weight is not None,

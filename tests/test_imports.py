@@ -24,6 +24,7 @@ ORDER = (
     "pairs",
     "scores",
     "segments",
+    "recompute",
     "sparse",
     "tokens",
     "positions",

@@ -4,6 +4,6 @@ from mpnn.kernels import conv, edge_softmax, linear, reference, sdpa, segment, s
 from mpnn.kernels.base import Call, Kernel
 from mpnn.spec import Spec
 
-KERNELS: tuple[Kernel, ...] = (linear, conv, sdpa, spmm, edge_softmax, segment, reference)  # type: ignore[assignment]
+KERNELS: tuple[Kernel, ...] = (linear, conv, sdpa, spmm, edge_softmax, segment, reference)
 
 __all__ = ["KERNELS", "Call", "Kernel", "Spec"]

@@ -47,6 +47,12 @@ class Call:
     transformed: bool = False  # inside a functional transform
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
+    def again(self) -> Call:
+        """The same call, to be given other tensors."""
+        new = object.__new__(Call)
+        new.__dict__ = self.__dict__.copy()
+        return new
+
     def take_bias(self, flat: bool = False) -> Tensor | None:
         """The layer's bias, if this kernel may add it; the layer then does not."""
         bias, self.bias = self.bias, None
@@ -69,7 +75,7 @@ class Call:
         """Every edge of the call."""
         if self.explicit is None:
             self.explicit = enumerate_edges(
-                self.neighbours, self.targets, self.sources, self.target_tokens, self.value.device
+                self.neighbours, self.targets, self.sources, self.target_tokens, self.tokens[0].x.device
             )
         return self.explicit
 

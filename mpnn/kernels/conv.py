@@ -7,6 +7,7 @@ only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("border='clamp' shifts windows, a convolution does not")
     if spec.reduce != "sum" or spec.normalise is not None:
         why.append("sums without normalisation only")
+    if spec.bases:
+        why.append("bases: every kernel is a combination of others, made at each call")
     if spec.pair_mask or spec.edge_weight or spec.edge_attr:
         why.append("pair_mask and edge data make the kernel depend on the place")
     return why
@@ -39,24 +42,43 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
-    rule, grid = call.weight, call.neighbours
-    size = grid.size_of(call.target_tokens)
-    x = call.value.reshape(-1, *size, rule.before).movedim(-1, 1)
-    weight, pads = rule.weight, grid.pads
-    stride, dilation = grid.stride, grid.dilation
-    if grid.axes == 1:
-        x, weight, pads = x.unsqueeze(2), weight.unsqueeze(2), [(0, 0), *pads]
-        stride, dilation = (1, *stride), (1, *dilation)
+    bias = call.take_bias()
+    return call.blank_targets(_prepared(call)(call.value, bias))
+
+
+def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
+    """The whole layer for tokens of this shape; None where more than a convolution belongs to it."""
+    rule = call.weight
+    if rule.root is not None or rule.output is not None or rule.value is not None:
+        return None
+    convolve = _prepared(call)
+    return lambda x: convolve(x, rule.bias)
+
+
+def _prepared(call: Call) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """The convolution of row-major tokens for one grid."""
+    rule: Any = call.weight
+    grid: Any = call.neighbours
+    size, pads, stride, dilation = grid.size_of(call.target_tokens), grid.pads, grid.stride, grid.dilation
+    flat = grid.axes == 1
+    if flat:
+        size, pads, stride, dilation = (1, *size), [(0, 0), *pads], (1, *stride), (1, *dilation)
     even = all(a == b for a, b in pads)
-    padding: Any = tuple(a for a, _ in pads)
-    if grid.border != "zeros" or not even:
-        flat = [n for pair in reversed(pads) for n in pair]
-        x = F.pad(x, flat) if grid.border == "zeros" else _pad(x, pads, grid.border)
-        padding = 0
-    convolution = F.conv3d if weight.ndim == 5 else F.conv2d
-    y = convolution(x, weight, call.take_bias(), stride, padding, dilation, rule.groups)
-    y = y.movedim(1, -1).reshape(*call.lead, call.targets, rule.after)
-    return call.blank_targets(y)
+    plain = grid.border == "zeros" and even
+    padding: Any = tuple(a for a, _ in pads) if plain else 0
+    ahead = [n for pair in reversed(pads) for n in pair]
+    convolution: Any = F.conv3d if len(size) == 3 else F.conv2d
+    channels_first, channels_last = (0, len(size) + 1, *range(1, len(size) + 1)), (0, *range(2, len(size) + 2), 1)
+    shape, out = (call.entries, *size, rule.before), (*call.lead, call.targets, rule.after)
+
+    def convolve(tokens: Tensor, bias: Tensor | None) -> Tensor:
+        x = tokens.reshape(shape).permute(channels_first)
+        if not plain:
+            x = F.pad(x, ahead) if grid.border == "zeros" else _pad(x, pads, grid.border)
+        weight = rule.weight.unsqueeze(2) if flat else rule.weight
+        return convolution(x, weight, bias, stride, padding, dilation, rule.groups).permute(channels_last).reshape(out)
+
+    return convolve
 
 
 def _pad(x: Tensor, pads: list[tuple[int, int]], border: str) -> Tensor:

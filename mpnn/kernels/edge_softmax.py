@@ -61,7 +61,9 @@ def run(call: Call, reference: Any) -> Tensor:
     if keep is not None:
         scores = scores.expand(torch.broadcast_shapes(scores.shape, keep.shape)).masked_fill(~keep, -torch.inf)
     count = len(edges)
-    weight = row_softmax(csr, scores.transpose(-2, -1).expand(*call.lead, heads, count).reshape(-1, count))
+    weight = row_softmax(
+        csr, scores.transpose(-2, -1).expand(*call.lead, heads, count).reshape(call.entries * heads, count)
+    )
     weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
     value = _all_heads(call.value, heads).to(dtype)
     y = spmm(csr, weight, value.reshape(-1, *value.shape[-2:]))
@@ -79,7 +81,7 @@ def _products(call: Call, csr: Csr, pairs: Any, dtype: torch.dtype) -> Tensor:
     rule = call.weight
     query, key = call.nodes["query"].to(dtype), _all_heads(call.nodes["key"], rule.heads).to(dtype)
     flat = sddmm(csr, query.reshape(-1, *query.shape[-2:]) * rule.scale, key.reshape(-1, *key.shape[-2:]))
-    scores = flat.view(*call.lead, rule.heads, -1).transpose(-2, -1)
+    scores = flat.view(*call.lead, rule.heads, len(csr.row)).transpose(-2, -1)
     if rule.score_bias is not None:
         scores = scores + module_bias(pairs, rule.score_bias)
     given = given_bias(pairs)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,10 +50,10 @@ def run(call: Call, reference: Any) -> Tensor:
     return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))
 
 
-def shortcut(call: Call) -> Any:
+def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     """The whole layer as one product of tokens of this shape; None where more belongs to it."""
     rule = call.weight
-    if rule.heads is not None or rule.root is not None or rule.output is not None or rule.value is not None:
+    if rule.heads is not None or rule.root is not None or rule.output is not None:
         return None
     shape = (*call.lead, call.targets, rule.after)
     rows, columns = call.targets * rule.after, call.sources * rule.before

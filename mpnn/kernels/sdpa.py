@@ -27,6 +27,8 @@ from mpnn.memo import derived
 from mpnn.spec import Spec
 
 name = "sdpa"
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 MASK = 1 << 22  # entries of a mask over targets and sources made at once
 
 
@@ -66,7 +68,7 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     learned = (given is not None and given.requires_grad) or (
         module is not None and any(p.requires_grad for p in module.parameters())
     )
-    attention = _attention(call)
+    attention = _attention(call, query.shape[1] != key.shape[1])
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     if torch.compiler.is_compiling() or call.dropout or learned or not (wanted or call.transformed):
         y = attention(
@@ -79,15 +81,43 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
 
 
+def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tensor], Tensor] | None:
+    """The whole layer for tokens of this shape, where it is plain multi-head attention; else None."""
+    rule = call.weight
+    plain = rule.position is None and rule.score_bias is None and rule.split is None and rule.root is None
+    if not plain or call.dropout or call.tokens[1] is not call.tokens[0]:
+        return None
+    causal, entries, n = call.neighbours.causal and call.targets > 1, call.entries, call.targets
+    heads = [(entries, n, h, rule.head_channels) for h in (rule.heads, rule.kv_heads, rule.kv_heads)]
+    inner = (*call.lead, n, rule.heads * rule.head_channels)
+    attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
+    again = _again(call, reference)
+    flash = call.tokens[0].x.device.type == "cpu" and not grouped
+
+    def run(x: Tensor) -> Tensor:
+        modules = (rule.query, rule.key, rule.value)
+        q, k, v = (layer(x).view(shape).transpose(1, 2) for layer, shape in zip(modules, heads, strict=True))
+        if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
+        elif flash:
+            y = _Flash.apply(causal, rule.scale, again, q, k, v)
+        else:
+            y = _Fused.apply(attention, again, q, k, v)
+        y = y.transpose(1, 2).reshape(inner)
+        y = y if rule.output is None else rule.output(y)
+        return y if rule.bias is None else y + rule.bias
+
+    return run
+
+
 def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     """(..., heads, N, D) as (B, heads, N, D)."""
     return x if x.ndim == 4 else x.reshape(math.prod(lead), *x.shape[-3:])
 
 
-def _attention(call: Call) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """The fused call that this one needs, as a function of query, key, value."""
     rule = call.weight
-    grouped = call.nodes["query"].shape[-3] != call.nodes["key"].shape[-3]
     options: dict[str, Any] = {"dropout_p": call.dropout, "scale": rule.scale, "enable_gqa": grouped}
     square = call.tokens[1] is call.tokens[0] or call.targets == call.sources
     causal = call.neighbours.causal and (square or torch.compiler.is_compiling() or call.targets != 1)
@@ -202,7 +232,7 @@ class _Fused(Function):
     """Fused attention with its own fused backward; differentiated once more, it recomputes through the reference."""
 
     @staticmethod
-    def forward(ctx: Any, attention: Any, again: Any, *inputs: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, attention: Any, again: Any, *inputs: Tensor) -> Tensor:
         with torch.enable_grad():
             inner = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
             out = attention(*inner)
@@ -211,15 +241,34 @@ class _Fused(Function):
         return out.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple:
         if torch.is_grad_enabled():
-            return None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad)
+            return (None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
         out, inner = ctx.inner
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
         if not keep:
             ctx.inner = None
         return None, None, *(next(grads) if t.requires_grad else None for t in inner)
+
+
+class _Flash(Function):
+    """The CPU's fused attention by its own operators: the same as :class:`_Fused` without an inner graph."""
+
+    @staticmethod
+    def forward(ctx: Any, causal: bool, scale: float, again: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, total = _flash(q, k, v, 0.0, causal, attn_mask=None, scale=scale)
+        ctx.causal, ctx.scale, ctx.again = causal, scale, again
+        ctx.save_for_backward(q, k, v, out, total)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        q, k, v, out, total = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return (None, None, None, *_pull(ctx.again, (q, k, v), ctx.needs_input_grad[3:], grad))
+        grads = _flash_backward(grad, q, k, v, out, total, 0.0, ctx.causal, attn_mask=None, scale=ctx.scale)
+        return (None, None, None, *grads)
 
 
 class _Transformed(Function):
@@ -238,10 +287,10 @@ class _Transformed(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad)
+        return (None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
 
 
 def _pull(again: Any, inputs: tuple[Tensor, ...], needed: tuple[bool, ...], grad: Tensor) -> list[Tensor | None]:
     """Gradients of the recomputed output, differentiable themselves."""
-    _, pullback = torch.func.vjp(again, *inputs)
+    pullback = torch.func.vjp(again, *inputs)[1]
     return [g if n else None for g, n in zip(pullback(grad), needed, strict=True)]

@@ -7,12 +7,14 @@ are
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpnn.checks import wide
+from mpnn.checks import HALF, wide
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.sparse import Csr, SegmentSum, spmm
@@ -54,6 +56,32 @@ def run(call: Call, reference: Any) -> Tensor:
     if call.weight.reduce == "mean":
         y = y / _count(call).clamp(min=1).to(y.dtype)
     return y.to(call.value.dtype)
+
+
+def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
+    """The whole layer for one set of tokens, where one matrix serves all edges; else None."""
+    rule = call.weight
+    edges = call.all_edges()
+    if rule.groups != 1 or edges.relation is not None or rule.reduce != "sum" or rule.root is not None or call.lead:
+        return None
+    if (
+        rule.output is not None
+        or rule.bases is not None
+        or rule.kernel_shape is not None
+        or call.tokens[0].x.dtype in HALF
+    ):
+        return None
+    csr = Csr.of(edges, call.targets, call.sources)
+    weight = _scale(call, csr)
+    narrow = rule.after < rule.before
+
+    def run(x: Tensor) -> Tensor:
+        matrix = rule.weight[0].t()
+        y = spmm(csr, weight, (x @ matrix if narrow else x).unsqueeze(0)).squeeze(0)
+        y = y if narrow else y @ matrix
+        return y if rule.bias is None else y + rule.bias
+
+    return run
 
 
 def _numbers(call: Call) -> Tensor:
@@ -107,7 +135,8 @@ def _per_row(weight: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
     """(..., E, heads or 1) → (K, E), or (1, E) where one row serves all."""
     if weight.ndim == 2 and weight.shape[-1] == 1:
         return weight.t()
-    return weight.transpose(-2, -1).expand(*lead, heads, weight.shape[-2]).reshape(-1, weight.shape[-2])
+    edges = weight.shape[-2]
+    return weight.transpose(-2, -1).expand(*lead, heads, edges).reshape(math.prod(lead) * heads, edges)
 
 
 def _scale(call: Call, csr: Csr) -> Tensor | None:
@@ -139,5 +168,7 @@ def _count(call: Call) -> Tensor:
     keep = call.keep(_sorted(call, csr))
     if keep is None:
         return csr.offsets.diff()[:, None]
-    counted = apply(SegmentSum, csr, keep.to(torch.float32).squeeze(-1).reshape(-1, len(csr.row)))
+    counted = apply(
+        SegmentSum, csr, keep.to(torch.float32).squeeze(-1).reshape(math.prod(keep.shape[:-2]), len(csr.row))
+    )
     return counted.view(*keep.shape[:-2], call.targets, 1)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from mpnn.binding import token_sets
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph
-from mpnn.places import counted
-from mpnn.positions.base import GraphCode
+from mpnn.positions import GraphCode
 from mpnn.tokens.base import Tokens
+from mpnn.tokens.places import counted_positions
 
 
 class PlainBlock(nn.Module):
@@ -197,9 +197,8 @@ class Network(nn.Module):
         }
 
         def call(layer: MessagePassing, y: Tensor) -> Tensor:
-            given = (
-                tokens.replace(x=y) if tokens.x.shape[-2] == y.shape[-2] else y
-            )  # strided and dense layers change the tokens
+            # strided and dense layers change the number of tokens: what belongs to the old ones is left behind
+            given = tokens.replace(x=y) if tokens.x.shape[-2] == y.shape[-2] else y
             if isinstance(layer.neighbours, Graph):
                 return layer(given, edge_index, pair_mask=pair_mask, **edges)
             return layer(given, pair_mask=pair_mask)
@@ -209,6 +208,20 @@ class Network(nn.Module):
             y = self._position(y, tokens, edge_index, edge_weight)
         for block in self.blocks:
             y = block(y, call)
-        return (
-            y if self.readout is None else self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
-        )
+        if self.readout is None:
+            return y
+        return self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
+
+    def _position(self, y: Tensor, tokens: Tokens, edge_index: Any, edge_weight: Any) -> Tensor:
+        """Add the code: of the graph's nodes, of the tokens' positions, or of their slots where it takes one number."""
+        code: Any = self.position
+        if isinstance(code, GraphCode):
+            return code(y, edge_index, edge_weight=edge_weight, batch=tokens.batch)
+        places, count = tokens.positions, y.shape[-2]
+        if not getattr(code, "axes", 0):
+            if places is not None and places.shape[-1] != count:
+                places = None  # of a grid's cells: a code of one axis counts them in row-major order
+            if places is None and (tokens.mask is not None or tokens.batch is not None):
+                everyone = torch.ones(count, dtype=torch.bool, device=y.device)
+                places = counted_positions(everyone if tokens.mask is None else tokens.mask, tokens.batch)
+        return code(y, places)

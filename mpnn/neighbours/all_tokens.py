@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mpnn.checks import compiling, positive
-from mpnn.neighbours.base import Edges, Neighbours, device_of, extent, row_numbers, spread, two
+from mpnn.edges import Edges
+from mpnn.neighbours.base import Layout, Neighbours, device_of, extent, row_numbers, spread, two
 
 
 class AllTokens(Neighbours):
@@ -40,7 +43,7 @@ class AllTokens(Neighbours):
             self.relations = max_tokens if causal else 2 * max_tokens - 1
             self.pairs = max_tokens**2
 
-    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         i = row_numbers(rows, targets, device_of(tokens))
         low, high, slot = extent(tokens, targets, sources, i)
         end = torch.minimum(high, slot + 1) if self.causal else high
@@ -65,7 +68,7 @@ class AllTokens(Neighbours):
         batch = target.batch.long()
         return low, torch.searchsorted(batch, batch[i])
 
-    def check(self, targets, sources, tokens) -> None:  # type: ignore[no-untyped-def]
+    def check(self, targets: int, sources: int, tokens: Any) -> None:
         if self.max_tokens is None or compiling():
             return
         for kind, count, side in zip(("sources", "targets"), (sources, targets), two(tokens), strict=True):
@@ -74,7 +77,7 @@ class AllTokens(Neighbours):
             if longest > self.max_tokens:
                 raise ValueError(f"expected at most max_tokens={self.max_tokens} {kind} for {self}, got {longest}")
 
-    def pair_layout(self):  # type: ignore[no-untyped-def]
+    def pair_layout(self) -> Layout | None:
         return None if self.max_tokens is None else ((self.max_tokens,), (self.max_tokens,), ())
 
     def key(self) -> tuple:

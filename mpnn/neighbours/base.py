@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mpnn.edges import Edges
 from mpnn.tokens.base import Tokens
 
+Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _CACHED_EDGES = 1 << 23  # entries of larger edge lists are made anew rather than kept
 
 
@@ -48,32 +49,25 @@ class Neighbours(nn.Module, ABC):
     enumerates = False  # whether edges() is cheap, sorted by target, and honours rows
 
     @abstractmethod
-    def edges(
-        self,
-        targets: int,
-        sources: int,
-        *,
-        rows: slice | None = None,
-        tokens: Tokens | tuple[Tokens, Tokens] | None = None,
-    ) -> Edges:
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         """The pairs of ``targets`` and ``sources``."""
 
-    def target_count(self, sources: int, tokens: Tokens | None = None) -> int | None:
+    def target_count(self, sources: int, tokens: Any = None) -> int | None:
         """The number of targets, where this rule fixes its own; None where the caller's tokens are the targets."""
         return None
 
-    def centres(self, tokens: Tokens | None, device: torch.device) -> Tensor | None:
+    def centres(self, tokens: Any, device: torch.device) -> Tensor | None:
         """The source that stands for each target, where this rule fixes targets and they have one."""
         return None
 
-    def check(self, targets: int, sources: int, tokens: Tokens | tuple[Tokens, Tokens] | None) -> None:
+    def check(self, targets: int, sources: int, tokens: Any) -> None:
         """Raise where these numbers of tokens do not fit."""
 
     def degree(self, targets: int, sources: int) -> int:
         """An upper bound on the sources of one target."""
         return sources
 
-    def pair_layout(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    def pair_layout(self) -> Layout | None:
         """Where the pair axes stand in ``Static.weight``: before out, between out and in, after in."""
         return None if self.pairs is None else ((self.pairs,), (), ())
 
@@ -91,7 +85,7 @@ class Neighbours(nn.Module, ABC):
         key = self.key()
         if key is None or type(self) is not type(other):
             return self is other
-        return key == other.key()  # type: ignore[attr-defined]
+        return key == other.key()
 
     def __hash__(self) -> int:
         key = self.key()
@@ -102,7 +96,7 @@ class Neighbours(nn.Module, ABC):
         step = max(1, edges // max(1, self.degree(targets, sources)))
         return (slice(a, min(a + step, targets)) for a in range(0, targets, step))
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn, recurse=True):
         """Move tensors between devices; dtypes stay."""
         for name, tensor in self._buffers.items():
             if tensor is not None:
@@ -118,7 +112,10 @@ _made: OrderedDict[tuple, Edges] = OrderedDict()
 
 def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
     """All edges of a rule that depends on sizes only, kept for the last few of them."""
-    if torch.compiler.is_compiling() or rule.key() is None or _depends(rule, tokens):
+    if not rule.enumerates:
+        made = rule.edges(targets, sources, tokens=tokens)
+        return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
+    if torch.compiler.is_compiling() or rule.key() is None or _ragged(tokens):
         return rule.edges(targets, sources, tokens=tokens)
     grid = tokens[0].grid if isinstance(tokens, tuple) else tokens.grid if tokens is not None else None
     key = (rule, targets, sources, grid, device)
@@ -134,9 +131,8 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     return found
 
 
-def _depends(rule: Neighbours, tokens: Any) -> bool:
-    parts = tokens if isinstance(tokens, tuple) else (tokens,)
-    return not rule.enumerates or any(t is not None and t.batch is not None for t in parts)
+def _ragged(tokens: Any) -> bool:
+    return any(t is not None and t.batch is not None for t in two(tokens))
 
 
 def row_numbers(rows: slice | None, targets: int, device: torch.device | None = None) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mpnn.checks import positive
-from mpnn.neighbours.base import Edges, Neighbours, device_of, row_numbers
+from mpnn.edges import Edges
+from mpnn.neighbours.base import Layout, Neighbours, device_of, row_numbers
 
 
 class Full(Neighbours):
@@ -39,17 +42,17 @@ class Full(Neighbours):
         self.relations = self.sources + self.targets - 1
         self.pairs = self.sources * self.targets
 
-    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         i = row_numbers(rows, targets, device_of(tokens))
         target = i[:, None].expand(-1, sources).reshape(-1)
         source = torch.arange(sources, device=i.device).expand(i.shape[0], sources).reshape(-1)
         offset = source - target - (sources - targets)
         return Edges(source, target, offset + self.sources - 1, offset[:, None], target * sources + source)
 
-    def target_count(self, sources, tokens=None):  # type: ignore[no-untyped-def]
+    def target_count(self, sources: int, tokens: Any = None) -> int | None:
         return self.targets if self.own_targets else None
 
-    def check(self, targets, sources, tokens) -> None:  # type: ignore[no-untyped-def]
+    def check(self, targets: int, sources: int, tokens: Any) -> None:
         if sources != self.sources or (not self.own_targets and targets != self.targets):
             got = sources if sources != self.sources else targets
             raise ValueError(
@@ -59,7 +62,7 @@ class Full(Neighbours):
         if self.own_targets and targets != self.targets:
             raise ValueError(f"expected {self.targets} targets for {self}, got {int(targets)}")
 
-    def pair_layout(self):  # type: ignore[no-untyped-def]
+    def pair_layout(self) -> Layout | None:
         return (self.targets,), (self.sources,), ()
 
     def pair_ids(self, edges: Edges, targets: int, sources: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -46,6 +47,11 @@ class Graph(Neighbours):
         tensor([1, 2, 0, 1, 2])
     """
 
+    edge_index: Tensor
+    edge_attr: Tensor | None
+    edge_type: Tensor | None
+    edge_weight: Tensor | None
+
     def __init__(  # type: ignore[no-untyped-def]
         self, edge_index=None, num_nodes=None, *, attr=None, type=None, weight=None, self_loops=None, loop_fill="mean",
         loop_weight=1.0, relations=1,
@@ -57,7 +63,7 @@ class Graph(Neighbours):
         self.relations = positive("relations", relations)
         if self_loops and self.relations > 1:
             raise ValueError(
-                f"self_loops={self_loops!r} is refused with relations={relations}: which would a loop have? Add the loops yourself"
+                f"self_loops={self_loops!r} is refused with relations={relations}: a loop has none; add loops yourself"
             )
         self.self_loops, self.loop_fill, self.loop_weight = self_loops, loop_fill, float(loop_weight)
         if edge_index is None and not (num_nodes is None and attr is None and type is None and weight is None):
@@ -79,7 +85,7 @@ class Graph(Neighbours):
         ):
             self.register_buffer(name, tensor, persistent=False)
         self._linked: dict[Any, Edges] = {}
-        if self.built:
+        if index is not None:
             check_rows(attr, type, self.edge_weight, index.shape[1], ("attr", "type", "weight"))
             if self.sizes is not None:
                 self.link(self.edge_index, self.edge_type, self.sizes[1], self.sizes[0])
@@ -97,7 +103,7 @@ class Graph(Neighbours):
     def pairs(self) -> int | None:  # type: ignore[override]
         return len(self._pair_keys()) if self.built else None
 
-    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         if not self.built:
             raise ValueError(f"expected edge_index at the call, since {self} was built without edges, got None")
         linked = self.link(self.edge_index, self.edge_type, targets, sources)
@@ -154,6 +160,7 @@ class Graph(Neighbours):
         """
         if self.self_loops is None:
             return attr, weight
+        assert edges.index is not None
         added, row = edges.index < 0, edges.index.clamp(min=0)
         if weight is not None:
             own = nn.functional.pad(weight, (0, 1), value=self.loop_weight)  # the last column is an added loop's
@@ -175,21 +182,22 @@ class Graph(Neighbours):
         number = share.new_zeros(*share.shape[:-2], nodes, 1).index_add(-2, edges.target, share)
         return (total / number.clamp(min=1)).to(attr.dtype).index_select(-2, edges.target)
 
-    def check(self, targets, sources, tokens) -> None:  # type: ignore[no-untyped-def]
+    def check(self, targets: int, sources: int, tokens: Any) -> None:
         if self.sizes is not None and self.sizes != (sources, targets):
             raise ValueError(
-                f"expected {self.sizes[0]} source and {self.sizes[1]} target nodes for {self}, got {int(sources)} and {int(targets)}"
+                f"expected {self.sizes[0]} source and {self.sizes[1]} target nodes for {self}, "
+                f"got {int(sources)} and {int(targets)}"
             )
 
-    def row_blocks(self, targets, sources, edges):  # type: ignore[no-untyped-def]
+    def row_blocks(self, targets: int, sources: int, edges: int) -> Iterator[slice]:
         start = self.edges(targets, sources).rows("target", targets).start
-        return blocks_of(start, edges)
+        return iter(blocks_of(start, edges))
 
     def _pair_keys(self) -> Tensor:
         if "pairs" not in self._linked:
             sources, targets = self.sizes or (int(self.edge_index.max()) + 1 if self.edge_index.numel() else 0,) * 2
             linked = self.link(self.edge_index, self.edge_type, targets, sources)
-            self._linked["pairs"] = torch.unique(linked.target * (1 << 31) + linked.source)  # type: ignore[assignment]
+            self._linked["pairs"] = torch.unique(linked.target * (1 << 31) + linked.source)
         return self._linked["pairs"]  # type: ignore[return-value]
 
     def pair_ids(self, edges: Edges, targets: int, sources: int) -> Tensor:
@@ -197,7 +205,7 @@ class Graph(Neighbours):
         keys = self._pair_keys()
         return torch.searchsorted(keys.to(edges.source.device), edges.target * (1 << 31) + edges.source)
 
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
+    def _apply(self, fn, recurse=True):
         self._linked.clear()
         return super()._apply(fn, recurse)
 
@@ -212,7 +220,8 @@ def read(edge_index: Any) -> tuple[Tensor, Tensor | None, tuple[int, int] | None
     """(edge_index (2, E), edge weights or None, (sources, targets) or None) of whatever PyG and torch call a graph."""
     if not isinstance(edge_index, Tensor):
         raise TypeError(
-            f"expected edge_index to be a tensor (2, E), a Graph, an EdgeIndex or a sparse matrix, got {type(edge_index).__name__}"
+            "expected edge_index to be a tensor (2, E), a Graph, an EdgeIndex or a sparse matrix, "
+            f"got {type(edge_index).__name__}"
         )
     if edge_index.layout != torch.strided:
         coo = edge_index.to_sparse_coo().coalesce()

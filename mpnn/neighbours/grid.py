@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mpnn.checks import one_of, positive
-from mpnn.neighbours.base import Edges, Neighbours, device_of, product, row_numbers, two
+from mpnn.edges import Edges
+from mpnn.neighbours.base import Layout, Neighbours, device_of, product, row_numbers, two
 
 BORDERS = ("zeros", "clamp", "circular", "reflect", "replicate")
 
@@ -46,8 +49,16 @@ class Grid(Neighbours):
     enumerates = True
 
     def __init__(
-        self, size=None, kernel_size=3, *, axes=None, stride=1, dilation=1, padding="same", border="zeros"
-    ) -> None:  # type: ignore[no-untyped-def]
+        self,
+        size: Any = None,
+        kernel_size: Any = 3,
+        *,
+        axes: int | None = None,
+        stride: Any = 1,
+        dilation: Any = 1,
+        padding: Any = "same",
+        border: str = "zeros",
+    ) -> None:
         super().__init__()
         size = (size,) if isinstance(size, int) else size
         given = [len(v) for v in (size, kernel_size, stride, dilation, padding) if isinstance(v, tuple | list)]
@@ -77,7 +88,7 @@ class Grid(Neighbours):
             self.pairs = product(self.target_size(self.size)) * product(self.kernel_size)
 
     @staticmethod
-    def _per_axis(name: str, value, axes: int, least: int = 1) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
+    def _per_axis(name: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
         values = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
         return tuple(positive(name, v, least) for v in values)
 
@@ -88,7 +99,7 @@ class Grid(Neighbours):
             )
         if self.border == "clamp" and (self.padding != "same" or any(k % 2 == 0 for k in self.kernel_size)):
             raise ValueError(
-                f"border='clamp' needs an odd kernel_size and padding='same', got {self.kernel_size} and {self.padding!r}"
+                f"border='clamp' needs an odd kernel_size and padding='same', got {self.kernel_size}, {self.padding!r}"
             )
 
     @property
@@ -115,14 +126,15 @@ class Grid(Neighbours):
             limit = {"reflect": n - 1, "circular": n}.get(self.border)
             if limit is not None and max(before, after) > limit:
                 raise ValueError(
-                    f"border={self.border!r} needs padding ≤ {limit} on axis {axis} of length {n}, got {max(before, after)}"
+                    f"border={self.border!r} needs padding ≤ {limit} on axis {axis} of length {n}, "
+                    f"got {max(before, after)}"
                 )
             if n + before + after < d * (k - 1) + 1:
                 raise ValueError(
                     f"expected axis {axis} of length ≥ {d * (k - 1) + 1 - before - after} for {self}, got {n}"
                 )
 
-    def size_of(self, tokens) -> tuple[int, ...]:  # type: ignore[no-untyped-def]
+    def size_of(self, tokens: Any) -> tuple[int, ...]:
         """The grid's shape: the rule's own, or the call's."""
         source, _ = two(tokens)
         grid = None if source is None else source.grid
@@ -136,7 +148,7 @@ class Grid(Neighbours):
             raise ValueError(f"expected a grid of {self.axes} axes for {self}, got {tuple(grid)}")
         return tuple(grid)
 
-    def check(self, targets, sources, tokens) -> None:  # type: ignore[no-untyped-def]
+    def check(self, targets: int, sources: int, tokens: Any) -> None:
         size = self.size_of(tokens)
         if sources != product(size):
             raise ValueError(
@@ -148,11 +160,11 @@ class Grid(Neighbours):
         if targets != product(self.target_size(size)):
             raise ValueError(f"expected {product(self.target_size(size))} targets for {self}, got {int(targets)}")
 
-    def target_count(self, sources, tokens=None):  # type: ignore[no-untyped-def]
+    def target_count(self, sources: int, tokens: Any = None) -> int | None:
         size = self.size_of(tokens)
         return None if self.target_size(size) == size else product(self.target_size(size))
 
-    def centres(self, tokens, device):  # type: ignore[no-untyped-def]
+    def centres(self, tokens: Any, device: torch.device) -> Tensor | None:
         """The cell at the middle of each target's window (the nearest cell, where the middle lies in the padding)."""
         size = self.size_of(tokens)
         flat = torch.zeros((), dtype=torch.int64, device=device)
@@ -187,14 +199,15 @@ class Grid(Neighbours):
         valid = inside if self.border == "zeros" else torch.ones_like(inside)
         return cell, valid, offset, slot.expand_as(raw)
 
-    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         size = self.size_of(tokens)
         out = self.target_size(size)
         i = row_numbers(rows, targets, device_of(tokens))
         shape = (i.shape[0], *self.kernel_size)
         cell = torch.zeros(shape, dtype=torch.int64, device=i.device)
+        # collected axis by axis, then in the order of target and source, which wrapped and mirrored windows are not in
         relation, valid = cell, torch.ones(shape, dtype=torch.bool, device=i.device)
-        offsets = []
+        offsets: list[Tensor] = []
         rest = i
         for a in reversed(range(self.axes)):
             view = [i.shape[0] if x == 0 else self.kernel_size[a] if x == a + 1 else 1 for x in range(self.axes + 1)]
@@ -204,16 +217,19 @@ class Grid(Neighbours):
             valid = valid & per_axis[1]
             offsets.insert(0, per_axis[2].expand(shape))
             relation = relation + per_axis[3] * product(self.relation_shape[a + 1 :])
-        target = i[:, None].expand(-1, product(self.kernel_size)).reshape(-1)
-        slot = torch.arange(product(self.kernel_size), device=i.device).repeat(i.shape[0])
-        index = target * product(self.kernel_size) + slot
+        kernel = product(self.kernel_size)
+        target = i[:, None].expand(-1, kernel).reshape(-1)
+        index = target * kernel + torch.arange(kernel, device=i.device).repeat(i.shape[0])
         offset = torch.stack(offsets, -1).reshape(-1, self.axes)
-        return Edges(cell.reshape(-1), target, relation.reshape(-1), offset, index, valid=valid.reshape(-1)).compact()
+        edges = Edges(cell.reshape(-1), target, relation.reshape(-1), offset, index, valid=valid.reshape(-1))
+        if self.border in ("circular", "reflect", "replicate"):
+            return edges.take(torch.argsort(target * sources + edges.source, stable=True)).compact()
+        return edges.compact()
 
     def degree(self, targets: int, sources: int) -> int:
         return product(self.kernel_size)
 
-    def pair_layout(self):  # type: ignore[no-untyped-def]
+    def pair_layout(self) -> Layout | None:
         return None if self.size is None else ((product(self.target_size(self.size)),), (), self.kernel_size)
 
     def key(self) -> tuple:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from mpnn.checks import positive
-from mpnn.neighbours.base import Edges, Neighbours, device_of, extent, row_numbers
+from mpnn.edges import Edges
+from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers
 
 
 class Window(Neighbours):
@@ -40,7 +43,7 @@ class Window(Neighbours):
         self.relations = self.left + self.right + 1
         self.causal = self.right == 0
 
-    def edges(self, targets, sources, *, rows=None, tokens=None) -> Edges:  # type: ignore[no-untyped-def]
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         i = row_numbers(rows, targets, device_of(tokens))
         low, high, slot = extent(tokens, targets, sources, i)
         step = torch.arange(-self.left, self.right + 1, device=i.device)
@@ -50,8 +53,8 @@ class Window(Neighbours):
         offset = (step * self.dilation).expand_as(source)
         target = i[:, None].expand_as(source)
         inside = source.clamp(min=0).clamp(max=max(sources - 1, 0)) if torch.compiler.is_compiling() else source
-        flat = [t.reshape(-1) for t in (inside, target, relation)]
-        return Edges(*flat, offset.reshape(-1, 1), valid=valid.reshape(-1)).compact()
+        flat = (inside.reshape(-1), target.reshape(-1), relation.reshape(-1), offset.reshape(-1, 1))
+        return Edges(*flat, valid=valid.reshape(-1)).compact()
 
     def degree(self, targets: int, sources: int) -> int:
         return self.relations

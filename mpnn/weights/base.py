@@ -106,6 +106,10 @@ class Weight(nn.Module, ABC):
     def build(self, neighbours: Neighbours) -> None:
         """Make the parameters that depend on the neighbourhood's ``relations``, ``pairs`` and ``axes``."""
 
+    def reset_parameters(self) -> None:
+        """Draw the parameters again; a rule with parameters of its own overrides it."""
+        self.reset_linears()
+
     @abstractmethod
     def per_edge(self, pairs: Pairs) -> Tensor:
         """The weight of every edge, (..., E, heads) or (..., E, in·out/groups), before any normalisation."""

@@ -90,9 +90,10 @@ class EdgeLearned(Weight):
         return own if own is not None and self.root is None else super().target_width()
 
     def per_edge(self, pairs: Pairs) -> Tensor:
-        w = self.network(pairs) if self.takes_pairs else self.network(pairs.attr)
+        network: Callable[..., Tensor] = self.network
+        w = network(pairs) if self.takes_pairs else network(pairs.attr)
         assert self.groups is not None or self.heads is not None
-        wanted = self.heads if self.heads is not None else self.before * self.after // self.groups  # type: ignore[operator]
+        wanted = self.heads if self.heads is not None else self.before * self.after // self.groups
         if not isinstance(w, torch.Tensor) or w.ndim < 2 or w.shape[-1] != wanted:
             got = tuple(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
             legend = "heads" if self.heads is not None else "in·out/groups"

@@ -29,7 +29,7 @@ class QKSoftmax(Weight):
         ``ALiBi(heads)``.
         edge_channels: edge attributes are projected and added to key and value (TransformerConv).
         qkv_bias: of query, key and value; None follows ``bias``, which is the output's.
-        output: True, False or an ``nn.Linear``. root: adds a ``Linear`` with bias of the target's token.
+        output: True, False or an ``nn.Linear``. root: adds a ``Linear`` of the target's token.
         scale: by default 1/√head_channels. dropout: on the weights, in training.
 
     Shapes: ``query`` channels → heads·head_channels, ``key`` and ``value`` → kv_heads·head_channels, ``edge`` without
@@ -103,7 +103,7 @@ class QKSoftmax(Weight):
             raise ValueError(
                 f"expected out_channels = heads · head_channels = {inner} with output=False, got {out_channels}"
             )
-        self.root = nn.Linear(channels, out_channels) if root else None
+        self.root = nn.Linear(channels, out_channels, bias=bias) if root else None
         for name, module in (("position", position), ("score_bias", score_bias)):
             if module is not None and not isinstance(module, nn.Module):
                 raise TypeError(f"expected {name} to be a module of mpnn.positions, got {type(module).__name__}")
@@ -123,15 +123,15 @@ class QKSoftmax(Weight):
                 layer.reset_parameters()
         if self.on_graph:
             return
-        packed = self.query.weight.shape == self.key.weight.shape == self.value.weight.shape
-        for layer in (self.query, self.key, self.value):
-            nn.init.xavier_uniform_(layer.weight, gain=1.0)  # type: ignore[union-attr]
-            if packed:  # one matrix of three times the rows has a smaller bound
-                rows, columns = layer.weight.shape  # type: ignore[union-attr,misc]
-                bound = math.sqrt(6.0 / (3 * rows + columns))
-                nn.init.uniform_(layer.weight, -bound, bound)  # type: ignore[union-attr]
-            if layer.bias is not None:  # type: ignore[union-attr]
-                nn.init.zeros_(layer.bias)  # type: ignore[union-attr,arg-type]
+        assert self.value is not None
+        projections = (self.query, self.key, self.value)
+        packed = len({layer.weight.shape for layer in projections}) == 1
+        for layer in projections:  # one matrix of three times the rows has a smaller bound
+            rows, columns = layer.weight.shape
+            bound = math.sqrt(6.0 / ((3 * rows if packed else rows) + columns))
+            nn.init.uniform_(layer.weight, -bound, bound)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
         if self.output is not None and self.output.bias is not None:
             nn.init.zeros_(self.output.bias)
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import positive
-from mpnn.neighbours.base import product
 from mpnn.pairs import Pairs
 from mpnn.weights.base import Weight, glorot_, uniform_
 
@@ -83,9 +82,9 @@ class SharedKernel(Weight):
         if self.heads is not None:
             shape: tuple[int, ...] = (kinds, self.heads)
         elif self.kernel_shape is not None and self.bases is None:
-            shape = (self.after, self.before // self.groups, *self.kernel_shape)  # type: ignore[operator]
+            shape = (self.after, self.before // self.groups, *self.kernel_shape)
         else:
-            shape = (kinds, self.after, self.before // self.groups)  # type: ignore[operator]
+            shape = (kinds, self.after, self.before // self.groups)
         weight = torch.empty(shape)
         if weight.ndim in (4, 5):  # the layout in which convolutions of row-major tokens run without a copy
             weight = weight.to(memory_format=torch.channels_last if weight.ndim == 4 else torch.channels_last_3d)
@@ -130,5 +129,5 @@ class SharedKernel(Weight):
         return w.unflatten(-2, (self.groups, -1)).transpose(-2, -1).flatten(-3)
 
     def extra_repr(self) -> str:
-        shape = product(self.kernel_shape) if getattr(self, "kernel_shape", None) else getattr(self, "relations", None)
-        return super().extra_repr() + (", fixed=True" if self.fixed else f", relations={shape}" if shape else "")
+        kinds = getattr(self, "relations", 1)
+        return super().extra_repr() + (", fixed=True" if self.fixed else f", relations={kinds}" if kinds > 1 else "")
