@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.cases import RULES
-from kernel_choice import able
 from torch import Tensor, nn
 
+from helpers.cases import RULES
+from kernel_choice import able
 from mpnn import MessagePassing, use_kernels
 from mpnn.neighbours import Graph
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel, Static

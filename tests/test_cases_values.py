@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.calls import product, trial
-from helpers.cases import RULES
-from kernel_choice import able
 from torch import Tensor, nn
 
+from helpers.calls import product, trial
+from helpers.cases import PLACES, RULES
+from kernel_choice import able
 from mpnn import MessagePassing, use_kernels
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
 from mpnn.weights import AdditiveScore, EdgeLearned, EdgeNetwork, QKSoftmax, SharedKernel, Static, Weight
@@ -185,23 +185,21 @@ def test_case_5_weights_of_duplicate_edges(
         torch.testing.assert_close(found.weight[0], found.weight[1])
 
 
-SUMS = [(p, r) for p, r in product() if "softmax" not in r and r in RULES]
+SUMS = [(p, r) for p, r in product() if RULES[r].make(PLACES[p].make()).normalise != "softmax"]
 
 
 @pytest.mark.parametrize(("place", "rule"), SUMS)
 def test_case_6_no_edge_weights_are_edge_weights_of_one(place: str, rule: str) -> None:
     made = trial(place, rule)
-    weight = made.layer.weight
-    if weight.normalise == "softmax":
-        return
     with torch.no_grad():
         _, edges = made(return_weights=True)
         count = len(edges.source) if edges.index is None else int((edges.index >= 0).sum())
-        given = made.arguments.get("edge_index", getattr(made.layer.neighbours, "edge_index", None))
+        given = made.tensors.get("edge_index", getattr(made.layer.neighbours, "edge_index", None))
         one = torch.ones(count if given is None else given.shape[1], dtype=torch.float64)
+        x, arguments = made.bound()
         for kernel in [*made.able(), "reference"]:
             with use_kernels(kernel):
                 plain = made()
-            for other in able(made.layer, made.x, **made.arguments, edge_weight=one):
+            for other in able(made.layer, x, **arguments, edge_weight=one):
                 with use_kernels(other):
                     torch.testing.assert_close(made(edge_weight=one), plain, rtol=1e-11, atol=1e-11)
