@@ -21,17 +21,17 @@ class Side:
     """One implementation on the tensors of a case.
 
     ``forward``: the call · ``leaves``: the tensors whose gradients are wanted, by a name that all sides share ·
-    ``view``: its output in the common layout · ``views``: gradients in the common layout, by the leaf's name ·
-    ``step``: what training times instead of forward and backward, such as an optimiser's step ·
-    ``given``: what else it reads (edges, matrices), for the account of memory · ``compiled``: made by a compiler, so that
-    a fresh process would compile it again.
+    ``view``: its output in the common layout · ``views``: gradients in the common layout, by the leaf's name; a
+    packed leaf becomes a dict of several · ``step``: what training times instead of forward and backward, such as an
+    optimiser's step · ``given``: what else it reads (edges, matrices), for the account of memory · ``compiled``: made
+    by a compiler, so that a fresh process would compile it again · ``trains``: False where it has no backward.
     """
 
     name: str
     forward: Callable[[], Tensor]
     leaves: Mapping[str, Tensor]
     view: Callable[[Tensor], Tensor] = same
-    views: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    views: Mapping[str, Callable[[Tensor], Tensor | dict[str, Tensor]]] = field(default_factory=dict)
     step: Callable[[], Any] | None = None
     given: Sequence[Tensor] = ()
     compiled: bool = False
@@ -55,6 +55,10 @@ class Work:
     def times(self, factor: float) -> Work:
         """The work of doing it so often."""
         return Work(self.flops * factor, self.streamed * factor, tuple((b * factor, t) for b, t in self.gathers))
+
+
+class LeftOut(Exception):
+    """Raised by a case that cannot be measured here, with the reason."""
 
 
 @dataclass

@@ -35,6 +35,16 @@ class Gate:
         found = [e for each in self.errors.values() for e in each.values()]
         return max(found, key=lambda e: (e != e, e), default=0.0)
 
+    def plain(self) -> dict[str, Any]:
+        """For a result file."""
+        return {
+            "green": self.green,
+            "worst": self.worst,
+            "tolerance": self.tolerance,
+            "words": self.words(),
+            "errors": self.errors,
+        }
+
     def words(self) -> str:
         """Which differences are too large."""
         pairs = ((peer, what, e) for peer, found in self.errors.items() for what, e in found.items())
@@ -119,6 +129,8 @@ def _results(side: Side, training: bool) -> tuple[dict[str, Tensor], dict[str, f
         start = time.perf_counter()
         grads = torch.autograd.grad(side.forward(), list(side.leaves.values()), gradient)
         seconds[TRAIN] = time.perf_counter() - start
-        for (name, _), g in zip(side.leaves.items(), grads, strict=True):
-            found[f"gradients of {name}"] = side.views[name](g) if name in side.views else g
+        for name, g in zip(side.leaves, grads, strict=True):
+            common = side.views[name](g) if name in side.views else g
+            parts = common if isinstance(common, dict) else {name: common}
+            found |= {f"gradients of {part}": gradient for part, gradient in parts.items()}
     return found, seconds

@@ -2,112 +2,118 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.case import FORWARD, TRAIN, Case, Entry, Side
+from benchmarks.case import FORWARD, TRAIN, Case, Entry, LeftOut, Side
 from benchmarks.equality import Gate, compare, forward, train, upstream
 from benchmarks.machine import Others
 from benchmarks.memory import Server
 from benchmarks.roofs import Roofs
 from benchmarks.timing import Spread, Timing, interleave, seconds_of
 
+CEILINGS = ("overhead", "memory")  # floors that are the most, not the least
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True)
 class Settings:
-    """How carefully to measure: ``limit`` seconds a call for a peer to be timed in rounds, ``budget`` seconds a mode."""
+    """How carefully: who takes more than ``limit`` seconds a call has no rounds; a mode takes ``budget`` seconds."""
 
     rounds: int = 9
     budget: float = 5.0
     limit: float = 2.0
     threads: int = 2
-    training: bool = True
+
+
+def met(against: str, value: float, floor: float) -> bool:
+    """A ratio is a floor; an overhead and a memory are ceilings."""
+    return value <= floor if against in CEILINGS else value >= floor
 
 
 def record(entry: Entry, roofs: Roofs | None, memory: Server | None, settings: Settings) -> dict[str, Any]:
     """Everything that is known about a case, as plain values. A case with a red gate has no timings."""
     torch.set_num_threads(entry.threads or settings.threads)
+    made: dict[str, Any] = {
+        "key": entry.key, "workload": entry.workload, "title": entry.title, "size": dict(entry.size),
+        "threads": torch.get_num_threads(), "series": entry.series, "modes": {}, "memory": None,
+    }  # fmt: skip
     try:
         case = entry.make()
-        trained = settings.training and case.ours.trains
-        gate = compare(case, training=trained)
-        made: dict[str, Any] = {
-            "key": entry.key, "workload": entry.workload, "title": entry.title, "size": dict(entry.size), "kernel": case.kernel,
-            "note": case.note, "threads": torch.get_num_threads(), "series": None if entry.series is None else list(entry.series),
-            "gate": {"green": gate.green, "worst": gate.worst, "tolerance": gate.tolerance, "words": gate.words(), "errors": gate.errors},
-            "first": gate.first, "modes": {}, "memory": None,
-        }  # fmt: skip
-        if gate.green:
-            for mode in (FORWARD, TRAIN) if trained else (FORWARD,):
-                made["modes"][mode] = _mode(entry, case, gate, mode, roofs, settings)
-            names = [s.name for s in (case.ours, *case.peers) if _small(s, gate, settings)]
-            modes = list(made["modes"])
-            del case
-            gc.collect()
-            if memory is not None:
-                made["memory"] = _memory(memory.ask(entry.key, names, modes))
+        gate = compare(case)
+        made |= {"kernel": case.kernel, "note": case.note, "gate": gate.plain(), "first": gate.first}
+        if not gate.green:
+            return made
+        for mode in (FORWARD, TRAIN) if case.ours.trains else (FORWARD,):
+            made["modes"][mode] = _mode(entry, case, gate, mode, roofs, settings)
+        names = [s.name for s in (case.ours, *case.peers) if s is case.ours or _small(s, gate, settings)]
+        del case
+        gc.collect()
+        if memory is not None:
+            made["memory"] = memory.ask(entry.key, names, list(made["modes"]), torch.get_num_threads())
+            for mode, found in made["modes"].items():
+                own = (made["memory"] or {}).get("mpnn", {}).get(mode)
+                _judge(entry, mode, {} if own is None else {"memory": own["peak"]}, found)
         return made
+    except LeftOut as reason:
+        return made | {"left_out": str(reason)}
     finally:
         torch.set_num_threads(settings.threads)
         gc.collect()
 
 
 def _small(side: Side, gate: Gate, settings: Settings) -> bool:
-    """Whether another two calls of a side in a fresh process are worth their time."""
-    return not side.compiled and max(gate.first[side.name].values()) <= 2 * settings.limit
+    """Whether two more calls of a peer in a fresh process are worth their time."""
+    return not side.compiled and max(gate.first[side.name].values()) <= settings.limit
+
+
+def _judge(entry: Entry, mode: str, values: dict[str, float], found: dict[str, Any]) -> None:
+    """Hold what was found against the floors of the case."""
+    for (asked, against), floor in entry.floors.items():
+        if asked == mode and against in values:
+            value = values[against]
+            found["floors"][against] = {"floor": floor, "value": value, "met": met(against, value, floor)}
 
 
 def _mode(entry: Entry, case: Case, gate: Gate, mode: str, roofs: Roofs | None, settings: Settings) -> dict[str, Any]:
     sides = [s for s in (case.ours, *case.peers) if mode == FORWARD or s.trains]
+    ours, peers = case.ours.name, [s.name for s in sides if s is not case.ours]
     calls = {s.name: _call(s, mode) for s in sides}
-    once: dict[str, float] = {}
-    for side in sides:
-        first = gate.first[side.name][mode]
-        if first > settings.limit:
-            again = side.compiled or side is case.ours or first < 5 * settings.limit
-            first = min(first, seconds_of(calls[side.name])) if again else first
-        if first > settings.limit:
-            once[side.name] = first
-    ours = case.ours.name
+    once = {s.name: t for s in sides if (t := _slow(s, gate.first[s.name][mode], calls[s.name], settings)) is not None}
     timed = {name: call for name, call in calls.items() if name not in once}
     timing = interleave(timed, settings.rounds, budget=settings.budget, others=Others()) if timed else Timing({})
-    for name, seconds in once.items():
-        timing.seconds[name] = [seconds]
-    peers = [s.name for s in sides if s is not case.ours]
-    made: dict[str, Any] = {
-        "seconds": {name: dataclasses.asdict(Spread.of(found)) for name, found in timing.seconds.items()},
+    timing.seconds |= {name: [seconds] for name, seconds in once.items()}
+    found: dict[str, Any] = {
+        "seconds": {name: asdict(Spread.of(timing.seconds[name])) for name in calls},
         "rounds": max((len(timing.seconds[n]) for n in timed), default=0), "repetitions": timing.repetitions,
-        "discarded": timing.discarded, "disturbed": timing.disturbed, "once": sorted(once),
+        "discarded": timing.discarded, "disturbed": timing.disturbed, "once": sorted(once), "floors": {},
     }  # fmt: skip
     values: dict[str, float] = {}
-    if peers:
-        for against, peer in (("customary", peers[0]), ("best", timing.best(peers))):
-            ratio = _ratio(timing, peer, ours, once)
-            made[against] = {"peer": peer, **dataclasses.asdict(ratio)}
-            values[against] = ratio.median
-        if not once:
-            above = timing.above(ours, timing.best(peers))
-            made["overhead"] = dataclasses.asdict(above)
-            values["overhead"] = above.median
-    work = case.work if mode == FORWARD else case.train_work
-    if roofs is not None and roofs.seconds(work) > 0:
-        made["roof_seconds"] = roofs.seconds(work)
-        made["roof_fraction"] = made["roof_seconds"] / timing.median(ours)
-    made["floors"] = {
-        against: {"floor": floor, "value": values[against], "met": met(against, values[against], floor)}
-        for (asked, against), floor in entry.floors.items()
-        if asked == mode and against in values
-    }
-    return made
+    for against, peer in (("customary", peers[0]), ("best", timing.best(peers))) if peers else ():
+        ratio = _ratio(timing, peer, ours, once)
+        found[against] = {"peer": peer, **asdict(ratio)}
+        values[against] = ratio.median
+    if peers and not once:
+        above = timing.above(ours, timing.best(peers))
+        found["overhead"] = asdict(above)
+        values["overhead"] = above.median
+    roof = 0.0 if roofs is None else roofs.seconds(case.work if mode == FORWARD else case.train_work)
+    if roof > 0:
+        found |= {"roof_seconds": roof, "roof_fraction": roof / timing.median(ours)}
+    _judge(entry, mode, values, found)
+    return found
 
 
-def met(against: str, value: float, floor: float) -> bool:
-    """A ratio is a floor, an overhead a ceiling."""
-    return value <= floor if against == "overhead" else value >= floor
+def _slow(side: Side, first: float, call: Callable[[], Any], settings: Settings) -> float | None:
+    """Seconds of one call where it is too slow for rounds; a second call decides where the first may have compiled."""
+    if first <= settings.limit:
+        return None
+    worth = side.compiled or first < 5 * settings.limit
+    least = min(first, seconds_of(call)) if worth else first
+    return least if least > settings.limit else None
 
 
 def _call(side: Side, mode: str) -> Callable[[], Any]:
@@ -119,9 +125,3 @@ def _ratio(timing: Timing, peer: str, ours: str, once: dict[str, float]) -> Spre
     if ours in once or peer in once:
         return Spread.of([timing.median(peer) / timing.median(ours)])
     return timing.ratio(peer, ours)
-
-
-def _memory(found: Any) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {name: {mode: dataclasses.asdict(m) for mode, m in modes.items()} for name, modes in found.items()}

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of mallopt
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes. ``peak``: everything that the call needs, inputs included · ``above``: without inputs, outputs, gradients."""
+    """Bytes. ``peak``: all that the call needs, inputs included · ``above``: without inputs, outputs and gradients."""
 
     peak: int
     above: int
@@ -94,36 +94,38 @@ def measure(side: Side, mode: str) -> Memory:
     call()
     grown, result = peak_of(call)
     if side.step is not None and mode == TRAIN:
-        outputs = size(side.leaves.values())  # a step's gradients stay with the parameters
+        inputs += [p.grad for p in side.leaves.values() if p.grad is not None]  # they stay from the first call
+        outputs = 0
     else:
         outputs = size(result if isinstance(result, tuple) else (result,))
         outputs += size((gradient,)) if mode == TRAIN else 0  # the output that the gradient belongs to
     return Memory(size(inputs) + grown, max(0, grown - outputs))
 
 
-def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[str, dict[str, Memory]]:
-    """In a fresh process: the memory of some sides of a case."""
+def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[str, dict[str, dict[str, int]]]:
+    """In a fresh process: the memory of some sides of a case, by name and mode."""
     from benchmarks.cases import entry
 
     exact_allocator()
     torch.set_num_threads(threads)
     case = entry(key).make()
     sides = [s for s in (case.ours, *case.peers) if s.name in names]
-    return {s.name: {m: measure(s, m) for m in modes if m == FORWARD or s.trains} for s in sides}
+    return {s.name: {m: asdict(measure(s, m)) for m in modes if m == FORWARD or s.trains} for s in sides}
 
 
 class Server:
     """Fresh processes, one a measurement, forked from one that has imported everything."""
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    def __init__(self) -> None:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["benchmarks.memory", "benchmarks.cases"])
 
-    def ask(self, key: str, names: list[str], modes: list[str]) -> dict[str, dict[str, Memory]] | None:
+    def ask(
+        self, key: str, names: list[str], modes: list[str], threads: int
+    ) -> dict[str, dict[str, dict[str, int]]] | None:
         """The memory of these sides of a case; None where the process was killed, as for want of memory."""
         with ProcessPoolExecutor(1, mp_context=self.context) as pool:
             try:
-                return pool.submit(child, key, names, modes, self.threads).result()
+                return pool.submit(child, key, names, modes, threads).result()
             except BrokenProcessPool:
                 return None

@@ -69,9 +69,9 @@ def calibrate(*, seconds: float = 0.3, largest: int = 1024 * 2**20) -> Roofs:
     n = 2048
     a, b, c = (torch.ones(n, n) for _ in range(3))
     flops = 2 * n**3 / fastest(lambda: torch.mm(a, b, out=c), seconds)
-    line = torch.ones(min(largest, 256 * 2**20) // 4)
-    read = line.numel() * 4 / fastest(lambda: line.sum(), seconds)
-    del line
+    row = torch.ones(min(largest, 256 * 2**20) // 4)
+    read = row.numel() * 4 / fastest(row.sum, seconds)
+    del row
     generator = torch.Generator().manual_seed(3)
     gather = {}
     for size in (s for s in tables() if s <= largest):

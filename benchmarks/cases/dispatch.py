@@ -1,4 +1,4 @@
-"""dispatch: what a call of the layer costs above the bare torch calls, at N = 8 and E = 16, where that is all there is."""
+"""dispatch: what a call of the layer costs above the bare torch calls, at N = 8 and E = 16, where that is all."""
 
 from __future__ import annotations
 
