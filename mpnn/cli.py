@@ -96,13 +96,15 @@ def _load(target: str) -> Callable[..., Any]:
 
 
 def _set_threads() -> None:
-    """Up to four threads: small models lose time with more, and a container may use fewer cores than it sees."""
+    """One thread, unless OMP_NUM_THREADS says otherwise.
+
+    Small models gain little from more, and lose a lot where another program wants the cores: a thread that waits for the
+    others spins, and one that is not running keeps all of them waiting (seen: 20 times slower on two shared cores).
+    """
     import torch
 
-    from mpnn.experiments.about import cores
-
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(4, cores()))
+        torch.set_num_threads(1)
 
 
 def _parser(arguments: Sequence[str]) -> Any:

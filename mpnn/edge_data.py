@@ -51,6 +51,7 @@ def list_edges(
     if kind is not None and rule.relations == 1:
         raise ValueError("edge_type would be ignored by a Graph of one relation; build it with Graph(relations=…)")
     if index.ndim == 2 and index.shape[0] == 2:
+        _check_vector(attr)
         check_rows(attr, kind, weight, index.shape[-1], NAMES)
     return rule.link(index, kind, n, m), attr, weight, index.shape[-1]
 
@@ -117,6 +118,13 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
     if call.weight.normalise == "softmax":
         weight = None  # checked: a sparse matrix of ones is a structure
     call.attr, call.edge_weight = attr, weight
+
+
+def _check_vector(attr: Tensor | None) -> None:
+    if attr is not None and attr.ndim < 2:
+        raise ValueError(
+            f"expected edge_attr of shape (..., E, k), got {tuple(attr.shape)}; did you mean edge_weight=?"
+        )
 
 
 def _check_wanted(rule: Any, attr: Tensor | None, weight: Tensor | None) -> None:

@@ -33,6 +33,7 @@ def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tens
     version = first._version
     for stale in [k for k, v in entries.items() if k[1][1] != version or any(ref() is None for ref in v[0])]:
         del entries[stale]
-    value = make()
+    with torch.inference_mode(False):  # what is kept may be needed in a backward
+        value = make()
     entries[full_key] = ([weakref.ref(t) for t in tensors[1:]], value)
     return value

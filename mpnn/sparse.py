@@ -8,6 +8,7 @@ any order of them exists; each has a vmap rule that folds the new axis into the 
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from typing import Any
@@ -37,6 +38,7 @@ class Csr:
         self._last: tuple[Any, int | None, Tensor] | None = None
         self._ones: dict[torch.dtype, Tensor] = {}
         self.cache: dict[Any, Any] = {}
+        self.edges: Edges  # in this order
 
     @staticmethod
     def of(edges: Edges, targets: int, sources: int, relations: int = 1) -> Csr:
@@ -44,8 +46,10 @@ class Csr:
         key = ("csr", targets, sources, relations)
         if key not in edges.cache:
             row = edges.target if relations == 1 or edges.relation is None else edges.relation * targets + edges.target
-            by = Edges(edges.source, row).rows("target", targets * relations)
-            csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
+            with torch.inference_mode(False):
+                by = Edges(edges.source, row).rows("target", targets * relations)
+                csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
+            csr.edges = edges.take(by.order)
             edges.cache[key] = csr
         return edges.cache[key]
 
@@ -85,6 +89,11 @@ class Csr:
             flipped._transpose = back
             self._transpose = flipped
         return self._transpose
+
+
+def rows3(x: Tensor) -> Tensor:
+    """(..., M, D) as (K, M, D); sizes are spelt out, since -1 means nothing where there are no tokens."""
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
 
 
 def spmm(csr: Csr, weight: Tensor | None, x: Tensor) -> Tensor:

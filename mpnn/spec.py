@@ -32,6 +32,7 @@ class Spec:
     axes: int = 0
     border: str | None = None
     causal: bool = False
+    listed: bool = False  # the pairs are few, and listed once
     square: bool = True  # as many targets as sources
     ragged: bool = False
     reduce: str = "sum"
@@ -68,7 +69,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         dtype=str(value.dtype).removeprefix("torch."), device=value.device.type, kv_heads=0 if groups else value.shape[-3],
         score_channels=call.nodes["query"].shape[-1] if "query" in call.nodes else 0,
         edges=None if call.explicit is None else len(call.explicit), relations=rule.relations, axes=rule.axes,
-        border=getattr(rule, "border", None), causal=rule.causal, square=call.tokens[1] is call.tokens[0],
+        border=getattr(rule, "border", None), causal=rule.causal, listed=rule.listed, square=call.tokens[1] is call.tokens[0],
         ragged=call.tokens[0].batch is not None, reduce=weight.reduce, normalise=weight.normalise,
         network=None if network is None else type(network).__name__, fixed=getattr(weight, "fixed", False), bases=getattr(weight, "bases", None) is not None,
         mask=call.source_mask is not None or call.target_mask is not None, pair_mask=call.pair_mask is not None,

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mpnn.checks import values, wide
 from mpnn.edges import Edges
-from mpnn.neighbours import Neighbours
-from mpnn.neighbours.base import enumerate_edges
+from mpnn.neighbours import Graph, Neighbours
+from mpnn.neighbours.base import enumerate_edges, own_edges
 from mpnn.neighbours.graph import blocks_of
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
@@ -97,8 +97,9 @@ class Call:
 
     def _inside(self, edges: Edges, rows: slice) -> Edges:
         """A person's own rule may return more than the rows it was asked for."""
-        if self.neighbours.enumerates:
+        if self.neighbours.enumerates or isinstance(self.neighbours, Graph):
             return edges
+        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device)
         inside = (edges.target >= rows.start) & (edges.target < rows.stop)
         return edges if bool(inside.all()) else edges.take(inside.nonzero().squeeze(-1))
 
@@ -137,13 +138,26 @@ class Call:
     def normalised(self, pairs: Pairs, slot: Tensor | None, first: int, rows: int) -> tuple[Tensor, Tensor | None]:
         """The weights of a block as they are used, before dropout, and which edges no mask removes."""
         keep = self.keep(pairs.edges)
-        weight = self.weight.per_edge(pairs)
+        weight = self._per_edge(pairs)
         if self.weight.normalise == "softmax":
             return segment_softmax(weight, keep, pairs.target - first, rows), keep
         scale = self.scale(pairs.edges, slot, keep, first, rows)
         if scale is not None:
             weight = weight * scale.to(wide(weight.dtype))
         return (weight if keep is None else weight.masked_fill(~keep, 0)), keep
+
+    def _per_edge(self, pairs: Pairs) -> Tensor:
+        rule = self.weight
+        weight = rule.per_edge(pairs)
+        if rule.heads is None:
+            wanted, legend = rule.before * rule.after // rule.groups, "in·out/groups"
+        else:
+            wanted, legend = rule.heads, "heads"
+        if not isinstance(weight, Tensor) or weight.ndim < 2 or weight.shape[-1] != wanted:
+            got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+            name = "the network" if hasattr(rule, "network") else f"{type(rule).__name__}.per_edge"
+            raise ValueError(f"expected {name} to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}")
+        return weight
 
     def _per_relation(self, edges: Edges, keep: Tensor | None, first: int, rows: int) -> Tensor:
         count = self.neighbours.relations

@@ -14,21 +14,18 @@ from torch import Tensor
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse import Csr, row_softmax, sddmm, spmm
+from mpnn.sparse import Csr, row_softmax, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"
 MKL = torch.backends.mkl.is_available()
-LISTS = ("Graph", "Grid", "Window")
 
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no attention over a list of edges."""
     why = []
-    if spec.neighbours not in LISTS:
-        why.append(
-            "needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, fused attention is faster"
-        )
+    if not spec.listed:
+        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
     if spec.normalise != "softmax":
         why.append("no softmax")
     if spec.weight not in ("QKSoftmax", "attend") and spec.network != "AdditiveScore":
@@ -51,9 +48,7 @@ def unsupported(spec: Spec) -> list[str]:
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    if "edges" not in csr.cache:
-        csr.cache["edges"] = call.all_edges().take(csr.order)
-    edges, heads = csr.cache["edges"], call.weight.heads
+    edges, heads = csr.edges, call.weight.heads
     dtype = wide(call.value.dtype)
     pairs = call.pairs(edges, csr.order)
     scores = _products(call, csr, pairs, dtype) if "query" in call.nodes else _terms(call, pairs, dtype)
@@ -66,8 +61,8 @@ def run(call: Call, reference: Any) -> Tensor:
     )
     weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
     value = _all_heads(call.value, heads).to(dtype)
-    y = spmm(csr, weight, value.reshape(-1, *value.shape[-2:]))
-    y = y.view(*call.lead, heads, call.targets, -1).transpose(-3, -2).flatten(-2)
+    y = spmm(csr, weight, rows3(value))
+    y = y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
     return y.to(call.value.dtype)
 
 
@@ -80,7 +75,7 @@ def _products(call: Call, csr: Csr, pairs: Any, dtype: torch.dtype) -> Tensor:
     """scale · q·k + bias at the edges: (..., E, heads)."""
     rule = call.weight
     query, key = call.nodes["query"].to(dtype), _all_heads(call.nodes["key"], rule.heads).to(dtype)
-    flat = sddmm(csr, query.reshape(-1, *query.shape[-2:]) * rule.scale, key.reshape(-1, *key.shape[-2:]))
+    flat = sddmm(csr, rows3(query) * rule.scale, rows3(key))
     scores = flat.view(*call.lead, rule.heads, len(csr.row)).transpose(-2, -1)
     if rule.score_bias is not None:
         scores = scores + module_bias(pairs, rule.score_bias)

@@ -24,7 +24,7 @@ from mpnn.spec import Spec
 
 name = "reference"
 
-BLOCK = 1 << 24  # numbers held at once by a block: 64 MiB of float32
+BLOCK = 1 << 22  # numbers held at once by a block: 16 MiB of float32; its backward holds a few times that
 
 OneBlock = Callable[[slice | None, Edges, Tensor | None], Tensor]
 

@@ -175,9 +175,9 @@ def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> 
         mask = (
             source_mask
             if source_mask.ndim == 1
-            else source_mask.expand(*call.lead, call.sources).reshape(-1, 1, 1, call.sources)
+            else source_mask.expand(*call.lead, call.sources).reshape(call.entries, 1, 1, call.sources)
         )
-        mask = mask.view(-1, 1, 1, call.sources)
+        mask = mask.view(mask.numel() // call.sources, 1, 1, call.sources)
     if causal:
         i = torch.arange(rows.start, rows.stop, device=call.value.device) + (call.sources - call.targets)
         sees = torch.arange(call.sources, device=call.value.device) <= i[:, None]

@@ -29,8 +29,8 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if not INSTALLED:
         why.append("torch_scatter is not installed: pip install 'mpnn[scatter]'")
-    if spec.neighbours not in ("Graph", "Grid", "Window"):
-        why.append("needs a listed neighbourhood (Graph, Grid, Window)")
+    if not spec.listed:
+        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
     if spec.compiling:
         why.append("torch.compile traces the reference as one block")
     if "jvp" in spec.transforms:
@@ -48,9 +48,7 @@ def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
     rule = call.weight
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    if "edges" not in csr.cache:
-        csr.cache["edges"] = call.all_edges().take(csr.order)
-    pairs = call.pairs(csr.cache["edges"], csr.order)
+    pairs = call.pairs(csr.edges, csr.order)
     weight, keep = call.normalised(pairs, csr.order, 0, call.targets)
     if call.dropout:
         weight = torch.nn.functional.dropout(weight, call.dropout)

@@ -17,22 +17,19 @@ from torch import Tensor
 from mpnn.checks import HALF, wide
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
-from mpnn.sparse import Csr, SegmentSum, spmm
+from mpnn.sparse import Csr, SegmentSum, rows3, spmm
 from mpnn.spec import Spec
 
 name = "spmm"
 MKL = torch.backends.mkl.is_available()
-LISTS = ("Graph", "Grid", "Window")  # neighbourhoods whose edges are few and listed once
 READ_VALUES = ("AdditiveScore", "AdditiveScoreV2")
 
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no sparse product."""
     why = []
-    if spec.neighbours not in LISTS:
-        why.append(
-            "needs a listed neighbourhood (Graph, Grid, Window); where all pairs meet, dense products are faster"
-        )
+    if not spec.listed:
+        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
     if spec.normalise == "softmax":
         why.append("softmax belongs to edge_softmax")
     if spec.reduce == "max":
@@ -86,7 +83,7 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
 
 def _numbers(call: Call) -> Tensor:
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    edges = _sorted(call, csr)
+    edges = csr.edges
     value = call.value
     heads = value.shape[-3]
     if call.weight.fixed:
@@ -95,8 +92,8 @@ def _numbers(call: Call) -> Tensor:
         weight = call.normalised(call.pairs(edges, csr.order), csr.order, 0, call.targets)[0]
         weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
         weight = _per_row(weight, call.lead, heads).to(wide(value.dtype))
-    y = spmm(csr, weight, value.reshape(-1, *value.shape[-2:]).to(wide(value.dtype)))
-    return y.view(*call.lead, heads, call.targets, -1).transpose(-3, -2).flatten(-2)
+    y = spmm(csr, weight, rows3(value).to(wide(value.dtype)))
+    return y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
 
 
 def _matrices(call: Call) -> Tensor:
@@ -105,7 +102,7 @@ def _matrices(call: Call) -> Tensor:
     kinds = matrices.shape[0] if call.all_edges().relation is not None else 1
     csr = Csr.of(call.all_edges(), call.targets, call.sources, kinds)
     weight = _scale(call, csr)
-    x = value.reshape(-1, *value.shape[-2:])
+    x = rows3(value)
     first = kinds == 1 and rule.after < rule.before
     if first:
         x = _apply(x, matrices[:1], rule.groups)
@@ -119,16 +116,11 @@ def _apply(x: Tensor, matrices: Tensor, groups: int) -> Tensor:
     """Σ_r x_r W_rᵀ, per group: x (relations, rows, in) or (K, rows, in) for one relation."""
     if groups == 1 and matrices.shape[0] == 1:
         return x @ matrices[0].t()
-    per_group = x.unflatten(-1, (groups, -1)).reshape(matrices.shape[0], -1, groups, matrices.shape[-1])
-    blocks = matrices.unflatten(-2, (groups, -1))
+    kinds, out, inner = matrices.shape
+    per_group = x.reshape(kinds, x.shape[:-1].numel() // kinds, groups, inner)
+    blocks = matrices.view(kinds, groups, out // groups, inner)
     y = torch.einsum("rngi,rgoi->ngo", per_group, blocks).flatten(-2)
-    return y.view(*x.shape[:-1], -1) if matrices.shape[0] == 1 else y
-
-
-def _sorted(call: Call, csr: Csr) -> Any:
-    if "edges" not in csr.cache:
-        csr.cache["edges"] = call.all_edges().take(csr.order)
-    return csr.cache["edges"]
+    return y.view(*x.shape[:-1], out) if kinds == 1 else y
 
 
 def _per_row(weight: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
@@ -149,7 +141,7 @@ def _scale(call: Call, csr: Csr) -> Tensor | None:
         return None
     if plain and key in csr.cache:
         return csr.cache[key]
-    edges = _sorted(call, csr)
+    edges = csr.edges
     keep = call.keep(edges)
     scale = call.scale(edges, csr.order, keep, 0, call.targets)
     if keep is not None:
@@ -157,7 +149,7 @@ def _scale(call: Call, csr: Csr) -> Tensor | None:
     assert scale is not None
     heads = call.value.shape[-3] if call.weight.heads is not None else 1
     made = _per_row(scale.to(wide(call.value.dtype)), call.lead, heads)
-    if plain:
+    if plain and not made.is_inference():
         csr.cache[key] = made
     return made
 
@@ -165,7 +157,7 @@ def _scale(call: Call, csr: Csr) -> Tensor | None:
 def _count(call: Call) -> Tensor:
     """Edges of each target, (..., N, 1)."""
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    keep = call.keep(_sorted(call, csr))
+    keep = call.keep(csr.edges)
     if keep is None:
         return csr.offsets.diff()[:, None]
     counted = apply(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.checks import integers, values
 from mpnn.edges import Edges
 from mpnn.tokens.base import Tokens
 
@@ -26,7 +27,8 @@ class Neighbours(nn.Module, ABC):
     :class:`~mpnn.Tokens`, or a pair (source, target) of them.
 
     Attributes: ``relations``, how many kinds of pair there are; ``pairs``, how many pairs if they are fixed (then
-    ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``.
+    ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``; ``listed``, True where the pairs are few
+    (of the order of the tokens), so that the sparse kernels may list them all.
 
     Example::
 
@@ -46,7 +48,8 @@ class Neighbours(nn.Module, ABC):
     axes: int = 0
     causal: bool = False
     counts_slots = False  # targets are the last N of the sources (causal, windows), for default positions
-    enumerates = False  # whether edges() is cheap, sorted by target, and honours rows
+    listed = False  # whether edges() are few enough to be listed whole, which opens the sparse kernels
+    enumerates = False  # of our own rules: whether edges() is cheap, sorted by target, and honours rows
 
     @abstractmethod
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
@@ -112,8 +115,8 @@ _made: OrderedDict[tuple, Edges] = OrderedDict()
 
 def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
     """All edges of a rule that depends on sizes only, kept for the last few of them."""
-    if not rule.enumerates:
-        made = rule.edges(targets, sources, tokens=tokens)
+    if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
+        made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
         return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
     if torch.compiler.is_compiling() or rule.key() is None or _ragged(tokens):
         return rule.edges(targets, sources, tokens=tokens)
@@ -121,7 +124,8 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     key = (rule, targets, sources, grid, device)
     found = _made.get(key)
     if found is None:
-        found = rule.edges(targets, sources, tokens=tokens)
+        with torch.inference_mode(False):
+            found = rule.edges(targets, sources, tokens=tokens)
         if len(found) <= _CACHED_EDGES:
             _made[key] = found
             if len(_made) > 16:
@@ -129,6 +133,25 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     else:
         _made.move_to_end(key)
     return found
+
+
+def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: torch.device) -> Edges:
+    """What a person's own rule returned, checked and moved to the tokens' device."""
+    name = f"{type(rule).__name__}.edges"
+    if not isinstance(edges, Edges):
+        raise TypeError(f"expected {name} to return Edges, got {type(edges).__name__}")
+    for field, limit in (("source", sources), ("target", targets), ("relation", rule.relations)):
+        ends = getattr(edges, field)
+        if ends is None and field == "relation":
+            continue
+        if not isinstance(ends, Tensor) or ends.ndim != 1 or ends.shape != edges.source.shape:
+            got = tuple(ends.shape) if isinstance(ends, Tensor) else type(ends).__name__
+            raise ValueError(f"expected {name} to give {field} as a tensor (E,), got {got}")
+        integers(f"{field} of {name}", ends)
+        values((ends >= 0) & (ends < limit), IndexError, f"expected {name} to give {field} in 0 … {limit - 1}", ends)
+    fields = (edges.source.long(), edges.target.long(), None if edges.relation is None else edges.relation.long())
+    moved = [None if t is None else t.to(device) for t in (*fields, edges.offset, edges.index)]
+    return Edges(*moved, valid=edges.valid)  # type: ignore[arg-type]
 
 
 def _ragged(tokens: Any) -> bool:

@@ -47,6 +47,7 @@ class Graph(Neighbours):
         tensor([1, 2, 0, 1, 2])
     """
 
+    listed = True
     edge_index: Tensor
     edge_attr: Tensor | None
     edge_type: Tensor | None
@@ -235,12 +236,16 @@ def read(edge_index: Any) -> tuple[Tensor, Tensor | None, tuple[int, int] | None
     return edge_index, None, None
 
 
+class EdgeIndexError(ValueError, IndexError):
+    """An ``edge_index`` of another shape than (2, E): a wrong value, and no index."""
+
+
 def check_index(edge_index: Tensor, targets: int, sources: int) -> None:
     """Refuse what is no (2, E) integer index of existing tokens."""
     integers("edge_index", edge_index)
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         swapped = "; pass edge_index.t()" if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
-        raise ValueError(f"expected edge_index of shape (2, E), got {tuple(edge_index.shape)}{swapped}")
+        raise EdgeIndexError(f"expected edge_index of shape (2, E), got {tuple(edge_index.shape)}{swapped}")
     for row, side, count in ((0, "source", sources), (1, "target", targets)):
         ends = edge_index[row]
         values(

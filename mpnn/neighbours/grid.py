@@ -47,6 +47,7 @@ class Grid(Neighbours):
     """
 
     enumerates = True
+    listed = True
 
     def __init__(
         self,

@@ -34,6 +34,7 @@ class Window(Neighbours):
     axes = 1
     counts_slots = True
     enumerates = True
+    listed = True
 
     def __init__(self, left: int, right: int | None = None, *, dilation: int = 1) -> None:
         super().__init__()

@@ -91,13 +91,4 @@ class EdgeLearned(Weight):
 
     def per_edge(self, pairs: Pairs) -> Tensor:
         network: Callable[..., Tensor] = self.network
-        w = network(pairs) if self.takes_pairs else network(pairs.attr)
-        assert self.groups is not None or self.heads is not None
-        wanted = self.heads if self.heads is not None else self.before * self.after // self.groups
-        if not isinstance(w, torch.Tensor) or w.ndim < 2 or w.shape[-1] != wanted:
-            got = tuple(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
-            legend = "heads" if self.heads is not None else "in·out/groups"
-            raise ValueError(
-                f"expected the network to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}"
-            )
-        return w
+        return network(pairs) if self.takes_pairs else network(pairs.attr)
