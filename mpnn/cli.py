@@ -98,8 +98,8 @@ def _load(target: str) -> Callable[..., Any]:
 def _set_threads() -> None:
     """One thread, unless OMP_NUM_THREADS says otherwise.
 
-    Small models gain little from more, and lose a lot where another program wants the cores: a thread that waits for the
-    others spins, and one that is not running keeps all of them waiting (seen: 20 times slower on two shared cores).
+    Small models gain little from more, and lose a lot where another program wants the cores: a thread that waits for
+    the others spins, and one that is kept waiting keeps them all (seen: 20 times slower on two shared cores).
     """
     import torch
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from mpnn import __version__
+
 
 def cores() -> int:
     """The cores that this process may use, which in a container are fewer than the machine has."""
@@ -18,11 +20,11 @@ def cores() -> int:
 
 def about() -> dict[str, Any]:
     """The versions and the machine line that a result file carries."""
-    versions = {}
-    for name in ("mpnn", "torch", "torch_geometric", "lightning", "numpy"):
+    versions = {"mpnn": __version__}
+    for name in ("torch", "torch_geometric", "lightning", "numpy"):
         try:
             versions[name] = version(name)
-        except PackageNotFoundError:  # a source tree that is not installed, or a library that is not needed
+        except PackageNotFoundError:  # a library that this result did not need
             continue
     return {
         "python": platform.python_version(),

@@ -46,7 +46,7 @@ def compare(
     name: Annotated[str | None, "the run's name; a run of that name goes on (default: made of the options)"] = None,
     folder: Annotated[str | Path, "where the runs are kept"] = "runs",
     restart: Annotated[bool, "throw away what a run of that name has finished"] = False,
-    threads: Annotated[int | None, "CPU threads of torch (default: up to 4 on the command line)"] = None,
+    threads: Annotated[int | None, "CPU threads of torch (default on the command line: 1)"] = None,
     quiet: Annotated[bool, "no bar and no line for each finished run"] = False,
 ) -> Comparison:
     """Train the architectures on one dataset, with the same samples, split and seeds, and compare them.
@@ -155,7 +155,9 @@ def _result(
             recipe = recipes[model]
             contestants.append(Contestant(model, recipe.rule, recipe.as_dict(), **found[0]["cost"], runs=runs))
     complete = all(len(found) == job.seeds for found in records.values())
-    result = Comparison(store.path, job.config(), data.as_dict(), about(), contestants, complete)
+    result = Comparison(
+        store.path, job.config(), data.as_dict(), {"command": job.command(), **about()}, contestants, complete
+    )
     if contestants:
         result.save()
     return result

@@ -53,6 +53,16 @@ class Job:
         """The options of the command that repeats it."""
         return {**asdict(self), "models": list(self.models)}
 
+    def command(self) -> str:
+        """The command line that asks for it."""
+        words = [f"--dataset {self.dataset}", f"--steps {self.steps}", f"--seeds {self.seeds}"]
+        words += [f"--models {','.join(self.models)}"] if self.models != MODELS else []
+        words += ["--published"] if self.published else []
+        words += ["--shuffle-positions"] if self.shuffle_positions else []
+        words += [f"--budget {self.budget}"] if self.budget is not None else []
+        words += [f"--kernel {self.kernel}"] if self.kernel is not None else []
+        return " ".join(["mpnn compare", *words])
+
     def name(self) -> str:
         """A name that says what differs from the default, so that two comparisons do not meet in one folder."""
         parts = [self.dataset, f"{self.steps}steps", f"{self.seeds}seeds"]

@@ -78,21 +78,22 @@ class AsImage(nn.Module):
 
 
 def grid_graph(grid: tuple[int, ...]) -> Graph:
-    """A graph of the grid's cells: each is joined to itself and to the next along each axis, typed by the direction."""
+    """A graph of the grid's cells: each hears the next ones along each axis, and an edge's type is its direction."""
     cells = math.prod(grid)
     edges = Grid(grid, 3).edges(cells, cells)
     assert edges.relation is not None  # a grid numbers its offsets
     steps = torch.stack(torch.unravel_index(edges.relation, (3,) * len(grid))) - 1
-    kept = (steps != 0).sum(0) <= 1
+    kept = (steps != 0).sum(0) == 1
     _, direction = edges.relation[kept].unique(return_inverse=True)
     index = torch.stack([edges.source, edges.target])[:, kept]
-    return Graph(index, cells, type=direction, relations=1 + 2 * len(grid))
+    return Graph(index, cells, type=direction, relations=2 * len(grid))
 
 
 def gnn(depth: int, patch: int) -> Callable[[Dataset, int], nn.Module]:
-    """A relational graph network: RGCN's sum, with a matrix for each direction of an edge; residual.
+    """An RGCN: a matrix for each direction of an edge, one for the node itself; residual; mean over the nodes.
 
-    The nodes are the cells, or patches of them where there are many; the mean over them is classified.
+    The nodes are the cells, or patches of them where there are many. Without directions (a GCN), a signal and its mirror
+    image would be the same to it.
     """
 
     def build(data: Dataset, width: int) -> nn.Module:
@@ -103,7 +104,7 @@ def gnn(depth: int, patch: int) -> Callable[[Dataset, int], nn.Module]:
             (width,) * depth,
             data.classes,
             neighbours=grid_graph(grid),
-            weight=lambda before, after: SharedKernel(before, after),
+            weight=lambda before, after: SharedKernel(before, after, normalise="relation", root=True),
             residual=True,
         )
         if patch == 1:
@@ -154,8 +155,8 @@ def recipe(model: str, data: Dataset, *, published: bool = False) -> Recipe:
             plain,
         ),
         "gnn": Recipe(
-            "Graph × SharedKernel: a node hears its neighbours, one matrix per direction of an edge",
-            gnn(4 if images else 6, 1 if small or not images else 2),
+            "Graph × SharedKernel: a node hears the next ones, one matrix per direction (RGCN)",
+            gnn(4, 1 if small or not images else 2),
             32,
             fast,
         ),
