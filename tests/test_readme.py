@@ -25,8 +25,9 @@ def fenced(language):
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="README.md shows the plan of a torch with MKL")
-def test_python_runs_and_prints_what_stands_below_it():
+def test_python_runs_and_prints_what_stands_below_it(tmp_path, monkeypatch):
     """One session from top to bottom, as a reader types it."""
+    monkeypatch.setenv("MPNN_DATA", str(tmp_path))
     session = {"__name__": "readme"}
     seen = 0
     for (language, body), (below, printed) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
