@@ -25,7 +25,7 @@ def test_reference_is_the_oracle(place: str, rule: str) -> None:
         call = trial(place, rule, **variant)
         with use_kernels("reference"):
             mine = run(call, call.leaves)
-        theirs = run(lambda call=call: oracle(call.layer, call.x, **call.arguments), call.leaves)
+        theirs = run(lambda call=call: oracle(call), call.leaves)
         found = differences(mine, theirs, torch.float64) + returned_weights(call)
         wrong += [f"{variant}: {text}" for text in found]
     assert not wrong, "\n".join(wrong)
@@ -35,9 +35,9 @@ def returned_weights(call: Trial) -> list[str]:
     """What differs between the edges and weights that a call returns and those that the oracle used."""
     with torch.no_grad():
         edges = call(return_weights=True)[1]
-        _, pairs, weight = oracle(call.layer, call.x, **call.arguments)
+        _, pairs, weight = oracle(call)
     graph = isinstance(call.layer.neighbours, Graph)
-    mask = call.arguments.get("mask")
+    mask = call.tensors.get("source mask")
     gone = (
         set() if mask is None else {i for i, alive in enumerate(mask.reshape(-1, mask.shape[-1]).any(0)) if not alive}
     )

@@ -46,7 +46,7 @@ def cases() -> list[tuple[str, str]]:
     made = [
         (p, v)
         for p, place in PLACES.items()
-        if "edge_index" not in place.call
+        if "edge_index" not in place.call and getattr(place.make(), "loop_weight", 1.0) == 1.0
         for v in VARIANTS
         if place.main or v in first
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,29 +14,58 @@ from helpers.cases import PLACES, RULES, Place, Rule
 from helpers.oracle_pairs import pairs_of
 from mpnn import MessagePassing, Tokens
 from mpnn.neighbours import AllTokens, Graph
+from mpnn.plan import NAMES, Plan
 
 
 @dataclasses.dataclass
 class Trial:
-    """A layer with the arguments of one call."""
+    """A layer with the tensors of one call, by name: "source", "target", "source mask", …, "edge_index", "pair_mask"."""
 
     layer: MessagePassing
-    x: Any
-    arguments: dict[str, Any]
-    leaves: dict[str, Tensor]
+    tensors: dict[str, Tensor]
+    grid: tuple[int, ...] | None = None
+    as_pair: bool = False
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        """What has a gradient: tokens, edge data, coordinates and all parameters."""
+        named = self.tensors | {f"parameter {k}": v for k, v in self.layer.named_parameters()}
+        return {k: t for k, t in named.items() if t.requires_grad}
+
+    def bound(self) -> tuple[Any, dict[str, Any]]:
+        """(x, the other arguments), one set by keywords, two as a pair or with source=, as people write them."""
+        ends = ("source", "target")
+        arguments = {k: t for k, t in self.tensors.items() if k.split()[0] not in ends}
+        fields: list[dict[str, Any]] = []
+        for end in ends:
+            if end in self.tensors:
+                names = [k for k in self.tensors if k.startswith(end + " ")]
+                fields.append({"x": self.tensors[end]} | {k.split()[1]: self.tensors[k] for k in names})
+        if self.grid is not None:
+            fields[0]["grid"] = self.grid
+        if len(fields) == 1:
+            return fields[0].pop("x"), arguments | fields[0]
+        plain = [f["x"] if len(f) == 1 else Tokens(**f) for f in fields]
+        return (tuple(plain), arguments) if self.as_pair else (plain[1], arguments | {"source": plain[0]})
 
     def __call__(self, **more: Any) -> Any:
-        return self.layer(self.x, **self.arguments, **more)
+        x, arguments = self.bound()
+        return self.layer(x, **arguments, **more)
 
-    def plan(self) -> Any:
-        return self.layer.plan(self.x, **self.arguments)
+    def plan(self) -> Plan:
+        x, arguments = self.bound()
+        return self.layer.plan(x, **arguments)
 
     def able(self) -> list[str]:
         """The kernels that can run this call, besides the reference."""
-        from mpnn.plan import NAMES
-
         refused = self.plan().reasons
         return [name for name in NAMES if name not in refused and name != "reference"]
+
+    def mapped(self, change: Callable[[str, Tensor], Tensor]) -> Trial:
+        """The same call with other tensors; what had a gradient is a leaf again."""
+        made = {k: change(k, t.detach()) for k, t in self.tensors.items()}
+        made = {k: t.requires_grad_(self.tensors[k].requires_grad) for k, t in made.items()}
+        return dataclasses.replace(self, tensors=made)
 
 
 def fixed_targets(place: Place) -> int | None:
@@ -50,12 +80,14 @@ def meets(place: Place, rule: Rule) -> bool:
     one_set = place.targets is None and fixed_targets(place) is None
     if isinstance(made, Graph) and made.self_loops and "two sets" in needs:
         return False
-    return not (
+    fits = not (
         ("pairs" in needs and (made.pairs is None or place.batch is not None))
         or ("relations" in needs and unlimited)
         or ("one set" in needs and not one_set)
         or ("offset" in needs and made.axes == 0)
     )
+    weighted = getattr(made, "loop_weight", 1.0) != 1.0
+    return fits and not (weighted and rule.make(made).normalise == "softmax")
 
 
 def product(which: str = "all") -> list[tuple[str, str]]:
@@ -97,55 +129,37 @@ def trial(
     if "two sets" in r.needs and second is None:
         second = fixed_targets(p) or p.sources
     widths = r.channels if isinstance(r.channels, tuple) else (r.channels, r.channels)
-    leaves: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
 
-    def leaf(name: str, *shape: int) -> Tensor:
-        leaves[name] = torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_(grad)
-        return leaves[name]
+    def leaf(name: str, *shape: int) -> None:
+        tensors[name] = torch.randn(*shape, dtype=torch.float64).to(dtype).requires_grad_(grad)
 
-    arguments: dict[str, Any] = {k: v for k, v in p.call.items() if k != "grid"}
-    source = {"x": leaf("source", *lead, p.sources, widths[0]), "grid": p.call.get("grid")}
-    target = None if second is None else {"x": leaf("target", *lead, second, widths[1])}
-    places = r.coordinates and neighbours.axes == 0
-    for side in (source, target):
-        if side is not None and places:
-            name = "coordinates of " + ("sources" if side is source else "targets")
-            side["coordinates"] = leaf(name, *lead, side["x"].shape[-2], 2)
-        if side is not None and mask is not None:
-            side["mask"] = make_mask(mask, lead, side["x"].shape[-2])
-        if side is not None and p.batch is not None:
-            side["batch"] = p.batch[side is target]
+    for end, count, width in (("source", p.sources, widths[0]), ("target", second, widths[1])):
+        if count is None:
+            continue
+        leaf(end, *lead, count, width)
+        if r.coordinates and neighbours.axes == 0:
+            leaf(f"{end} coordinates", *lead, count, 2)
+        if mask is not None:
+            tensors[f"{end} mask"] = make_mask(mask, lead, count)
+        if p.batch is not None:
+            tensors[f"{end} batch"] = p.batch[end == "target"]
+    grid = p.call.get("grid")
+    tensors |= {k: t for k, t in p.call.items() if k != "grid"}
     n = second if second is not None else fixed_targets(p) or p.sources
-    edge_index = arguments.get("edge_index", getattr(neighbours, "edge_index", None))
-    if edge_index is not None:
-        count = edge_index.shape[1]
-    else:
-        count = len(pairs_of(neighbours, n, p.sources, batch=p.batch, grid=source["grid"]))
+    edge_index = tensors.get("edge_index", getattr(neighbours, "edge_index", None))
+    listed = pairs_of(neighbours, n, p.sources, batch=p.batch, grid=grid) if edge_index is None else edge_index[0]
     if r.attr:
-        arguments["edge_attr"] = leaf("edge_attr", *lead, count, r.attr)
+        leaf("edge_attr", *lead, len(listed), r.attr)
     if edge_weight is not None and layer.weight.normalise != "softmax":
-        shape = (*lead, count) if edge_weight == "batched" else (count,)
-        arguments["edge_weight"] = leaf("edge_weight", *shape).detach().abs().add(0.1).requires_grad_(grad)
-        leaves["edge_weight"] = arguments["edge_weight"]
+        leaf("edge_weight", *(lead if edge_weight == "batched" else ()), len(listed))
+        tensors["edge_weight"] = tensors["edge_weight"].detach().abs().add(0.1).requires_grad_(grad)
     if pair_mask is not None:
-        heads = layer.weight.heads or 1
-        shape = (n, p.sources) if pair_mask == "one" else (*lead, heads, n, p.sources)
-        arguments["pair_mask"] = torch.rand(shape) < 0.6
+        shape = (n, p.sources) if pair_mask == "one" else (*lead, layer.weight.heads or 1, n, p.sources)
+        tensors["pair_mask"] = torch.rand(shape) < 0.6
     if positions and (getattr(layer.weight, "position", None) or getattr(layer.weight, "score_bias", None)):
-        arguments["positions"] = torch.randint(0, 9, (*lead, p.sources if second is None else second))
-    x, arguments = passed(source, target, arguments, p.own or "two sets" in r.needs)
-    leaves |= {f"parameter {k}": v for k, v in layer.named_parameters()}
-    return Trial(layer, x, arguments, leaves)
-
-
-def passed(source: dict, target: dict | None, arguments: dict, as_pair: bool) -> tuple[Any, dict]:
-    """One set by keywords, two as a pair or with source=, as people write them."""
-    given = [{k: v for k, v in side.items() if v is not None} for side in (source, target) if side is not None]
-    if target is None:
-        x = given[0].pop("x")
-        return x, arguments | given[0]
-    plain = [side["x"] if len(side) == 1 else Tokens(**side) for side in given]
-    return (tuple(plain), arguments) if as_pair else (plain[1], arguments | {"source": plain[0]})
+        tensors["positions"] = torch.randint(0, 9, (*lead, p.sources if second is None else second))
+    return Trial(layer, tensors, grid, p.own or "two sets" in r.needs)
 
 
 def make_mask(kind: str, lead: tuple[int, ...], n: int) -> Tensor:

@@ -11,7 +11,7 @@ from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours, Window
 
 
 class Pair(NamedTuple):
-    """One pair: ``place`` is where ``Static`` has its parameter, ``row`` the row of the edge data (-1: an added loop)."""
+    """One pair; ``place`` is where ``Static`` has its parameter, ``row`` the row of edge data (-1: an added loop)."""
 
     source: int
     target: int
@@ -31,7 +31,7 @@ def pairs_of(
     batch: Any = None,
     grid: Any = None,
 ) -> list[Pair]:
-    """Every pair, a graph's in the caller's order with added loops last, else by target."""
+    """Every pair, a graph's in the caller's order with added loops last, else by target, source."""
     if isinstance(rule, Graph):
         return graph(rule, targets, edge_index, edge_type)
     if isinstance(rule, Grid):
@@ -47,6 +47,7 @@ def pairs_of(
     else:  # a person's own, without masks of any kind
         found = rule.edges(targets, sources)
         made = [Pair(int(j), int(i)) for j, i in zip(found.source, found.target, strict=True)]
+    made = sorted(made, key=lambda p: (p.target, p.source))  # a border may name a cell twice, or out of order
     return [p._replace(row=row) for row, p in enumerate(made)]
 
 
