@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_choice import on_each
-from reference_cases import Cases
 from torch import Tensor, nn
 
+from kernel_choice import on_each
 from mpnn import MessagePassing
 from mpnn.experiments.atlas_all_tokens import packed
 from mpnn.experiments.atlas_case import TOLERANCE, Case, Names, build, copied, linears, measure
 from mpnn.experiments.atlas_grid import as_image, as_tokens
 from mpnn.neighbours import AllTokens, Grid
 from mpnn.weights import QKSoftmax, SharedKernel
+from reference_cases import Cases
 
 CASES = Cases()
 case = CASES.add

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_choice import on_each
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernel_choice import on_each
 from mpnn import attend
 from mpnn.experiments.atlas_case import TOLERANCE, error
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours, Window

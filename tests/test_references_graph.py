@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_choice import on_each
-from reference_cases import Cases
 from torch import Tensor, nn
 from torch_geometric.nn import (
     GATConv,
@@ -22,11 +20,13 @@ from torch_geometric.nn import (
     TransformerConv,
 )
 
+from kernel_choice import on_each
 from mpnn import MessagePassing
 from mpnn.experiments.atlas_case import TOLERANCE, Case, Names, build, copied, linears, measure
 from mpnn.experiments.atlas_graph import EDGES, NODES, edges, features, nodes
 from mpnn.neighbours import Graph
 from mpnn.weights import AdditiveScore, AdditiveScoreV2, EdgeLearned, QKSoftmax, SharedKernel
+from reference_cases import Cases
 
 CASES = Cases()
 case = CASES.add

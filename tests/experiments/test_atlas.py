@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from kernel_choice import on_each
 from rich.console import Console
 
+from kernel_choice import on_each
 from mpnn.experiments import atlas
 from mpnn.experiments.atlas_case import TOLERANCE, Case, build, copied, measure
 from mpnn.experiments.atlas_cells import CELLS, Reference
