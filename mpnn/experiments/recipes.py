@@ -92,8 +92,8 @@ def grid_graph(grid: tuple[int, ...]) -> Graph:
 def gnn(depth: int, patch: int) -> Callable[[Dataset, int], nn.Module]:
     """An RGCN: a matrix for each direction of an edge, one for the node itself; residual; mean over the nodes.
 
-    The nodes are the cells, or patches of them where there are many. Without directions (a GCN), a signal and its mirror
-    image would be the same to it.
+    The nodes are the cells, or patches of them where there are many. Without directions (a GCN), a signal and its
+    mirror image would be the same to it.
     """
 
     def build(data: Dataset, width: int) -> nn.Module:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from mpnn.experiments import Comparison, Contestant
+from mpnn.experiments.recipes import PUBLISHED
 from mpnn.report.style import COLOURS, DASHES, INK, NAMES, figure, tidy
 from mpnn.report.table import title
 
@@ -27,7 +28,7 @@ def curves(result: Comparison) -> Figure:
     left.set_yscale("log")
     left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("")
+    left.tick_params(axis="y", which="minor", left=False)
     left.set_ylabel("training loss, nats", color=INK)
     right.set_ylabel("test accuracy, %", color=INK)
     right.set_ylim(0, 100)
@@ -65,11 +66,24 @@ def accuracies(result: Comparison) -> Figure:
     axes.set_xlim(0, 108)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("test accuracy, %", color=INK)
+    _published(axes, result)
     axes.set_title(title(result), fontsize=11, color=INK, loc="left")
     tidy(axes)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0, labelsize=10)
     return drawn
+
+
+def _published(axes: Axes, result: Comparison) -> None:
+    """The published figures, where the protocol is the published one."""
+    config = result.config
+    if not config["published"]:
+        return
+    figures = PUBLISHED[config["dataset"]][config["shuffle_positions"]]
+    rows = [(figures[one.model], row) for row, one in enumerate(result.contestants) if one.model in figures]
+    values, heights = [value for value, _ in rows], [row - 0.36 for _, row in rows]
+    axes.scatter(values, heights, marker="v", s=22, color=INK, linewidths=0, zorder=3, label="published figure")
+    axes.set_xlabel("test accuracy, %   (▼ published)", color=INK)
 
 
 def _row(axes: Axes, row: int, one: Contestant) -> None:

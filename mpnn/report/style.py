@@ -31,7 +31,9 @@ def figure(width: float, height: float) -> Figure:
     require("matplotlib", purpose="drawing pictures")
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+    made = Figure(figsize=(width, height), dpi=150)
+    made.set_layout_engine("constrained", w_pad=0.08, h_pad=0.08)
+    return made
 
 
 def tidy(axes: Axes) -> None:

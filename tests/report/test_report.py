@@ -23,7 +23,14 @@ def contestant(model, accuracies, kernels):
 
 @pytest.fixture
 def result(tmp_path):
-    config = {"dataset": "digits", "steps": 10, "seeds": 3, "shuffle_positions": True, "models": ["mlp", "cnn"]}
+    config = {
+        "dataset": "digits",
+        "steps": 10,
+        "seeds": 3,
+        "shuffle_positions": True,
+        "published": False,
+        "models": ["mlp", "cnn"],
+    }
     data = {"name": "digits", "train": 1437, "test": 360, "grid": [8, 8], "channels": 1, "classes": 10}
     contestants = [
         contestant("mlp", [0.90, 0.92, 0.94], ["linear", "linear"]),
@@ -110,6 +117,13 @@ def test_no_two_texts_of_a_picture_overlap(result):
         texts = [text for axes in drawn.axes for text in axes.texts if text.get_text()]
         boxes = [text.get_window_extent() for text in texts]
         assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+
+
+def test_published_figures_stand_beside_ours(result):
+    config = {**result.config, "dataset": "mnist1d", "published": True}
+    (axes,) = accuracies(dataclasses.replace(result, config=config)).axes
+    (marks,) = [found for found in axes.collections if found.get_label() == "published figure"]
+    assert marks.get_offsets()[:, 0].tolist() == [68, 56]  # the MLP's and the CNN's with shuffled positions
 
 
 def test_nothing_finished_shows_nothing(result, capsys):
