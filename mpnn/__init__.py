@@ -1,4 +1,7 @@
-"""mpnn: one message passing layer with two arguments, who sends and how much; MLP, CNN, GNN and Transformer are its configurations."""
+"""mpnn: one message passing layer with two arguments, who sends and how much.
+
+MLP, CNN, GNN and Transformer are its configurations.
+"""
 
 from mpnn.attend import attend
 from mpnn.message_passing import MessagePassing

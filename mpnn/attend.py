@@ -46,7 +46,8 @@ class GivenScores:
 
 def attend(  # type: ignore[no-untyped-def]
     q: Tensor, k: Tensor, v: Tensor, neighbours: Neighbours, *, mask=None, pair_mask=None, batch=None, positions=None,
-    coordinates=None, grid=None, score_bias=None, score=None, dropout=0.0, scale=None, kernel=None, return_weights=False,
+    coordinates=None, grid=None, score_bias=None, score=None, dropout=0.0, scale=None, kernel=None,
+    return_weights=False,
 ) -> Any:  # fmt: skip
     """Attention over a neighbourhood: y_i = Σ_{j ∈ N(i)} softmax_j(scale · q_i·k_j + bias_ij) v_j.
 

@@ -12,7 +12,7 @@ from mpnn.checks import bool_mask, broadcastable, compiling, readable, same_devi
 from mpnn.edge_data import attach, list_edges
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
-from mpnn.neighbours import Graph, Grid, Neighbours
+from mpnn.neighbours import Full, Graph, Grid, Neighbours
 from mpnn.places import place, rotate
 from mpnn.tokens.base import Tokens
 from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel, Static, Weight
@@ -59,8 +59,7 @@ def check_batches(rule: Neighbours, weight: Any, source: Tokens, target: Tokens 
         return
     if any(b is None for b in batches):
         raise ValueError("expected batch for targets and sources, got one; pass source=Tokens(..., batch=) and batch=")
-    fixed = isinstance(weight, Static) or isinstance(rule, Grid) or (rule.pairs is not None and rule.key() is not None)
-    if fixed and getattr(rule, "max_tokens", None) is None or isinstance(weight, Static):
+    if isinstance(weight, Static) or isinstance(rule, Full | Grid):
         raise ValueError(f"batch= is refused where units have fixed places, got {rule}; use leading dimensions")
     text = "expected batch sorted ascending, got a smaller number after a larger one; sort the tokens by graph"
     for b in batches:

@@ -1,6 +1,7 @@
 """Functions: how an ``autograd.Function`` is called at the least cost.
 
-A Function with ``setup_context`` and a vmap rule is what functional transforms need, but binding its signature costs tens
+A Function with ``setup_context`` and a vmap rule is what functional transforms need, but binding its signature costs
+tens
 of microseconds a call. Where no transform is active a twin in the older style, made from the same three methods, runs
 instead; where no gradient is wanted, the bare forward.
 """

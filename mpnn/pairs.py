@@ -130,7 +130,7 @@ class Pairs:
             return self.at_source(self.nodes["coordinates_source"]) - self.at_target(self.node("coordinates_target"))
         if self.edges.offset is None:
             raise ValueError(
-                "expected coordinates= at the call, since the weight rule reads offset and this neighbourhood has none, "
+                "expected coordinates= at the call, since the weight rule reads offset and these neighbours have none, "
                 "got None"
             )
         return self.edges.offset.to(self.node("x_source").dtype)

@@ -49,7 +49,8 @@ class Plan:
     def __str__(self) -> str:
         s = self.spec
         part = "groups" if s.family == "groups" else "heads"
-        call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources, {self.edges:,} edges"
+        call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources"
+        call += f", {self.edges:,} edges"
         width = f"{s.channels} → {s.out_channels} channels, {s.parts} {part}, {s.dtype} on {s.device}"
         lines = [
             call,
@@ -126,7 +127,8 @@ def _refuse(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[s
     why = "; ".join(f"{n}: {', '.join(BY_NAME[n].unsupported(spec))}" for n in allowed)
     able = ", ".join(k.name for k in KERNELS if not k.unsupported(spec))
     raise ValueError(
-        f"expected a kernel that can run {spec.neighbours} × {spec.weight}, got {' or '.join(allowed)} ({why}); {able} can"
+        f"expected a kernel that can run {spec.neighbours} × {spec.weight}, got {' or '.join(allowed)} ({why}); "
+        f"{able} can"
     )
 
 

@@ -269,7 +269,7 @@ def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:
 
 
 def row_softmax(csr: Csr, scores: Tensor) -> Tensor:
-    """Softmax over each row's edges: (K, E); a score of -inf has weight 0, as has everything in a row without others."""
+    """Softmax over each row's edges: (K, E); a score of -inf has weight 0, also in a row without others."""
     weight = (scores - apply(Rows, csr, apply(SegmentMax, csr, scores.detach()))).exp()
     total = apply(SegmentSum, csr, weight)
     return weight / apply(Rows, csr, torch.where(total == 0, 1, total))

@@ -41,14 +41,11 @@ class Spec:
     fixed: bool = False
     bases: bool = False
     mask: bool = False
-    mask_batched: bool = False
     pair_mask: bool = False
     score_bias: str | None = None  # "module", "tensor" or "edges"
-    score_bias_grad: bool = False
     score: bool = False
     edge_attr: bool = False
     edge_weight: bool = False
-    edge_batched: bool = False  # edge data or masks differ between batch entries
     dropout: float = 0.0
     grad: bool = False
     compiling: bool = False
@@ -62,19 +59,47 @@ def spec_of(call: Any, weight: Any) -> Spec:
     bias = call.nodes.get("score_bias")
     groups = weight.groups is not None
     network = getattr(weight, "network", None)
+    if bias is not None:
+        kind: str | None = "tensor"
+    elif "edge_bias" in call.nodes:
+        kind = "edges"
+    else:
+        kind = None if getattr(weight, "score_bias", None) is None else "module"
     return Spec(
-        neighbours=type(rule).__name__, weight=getattr(weight, "spec_name", type(weight).__name__), family="groups" if groups else "heads",
-        parts=weight.groups or weight.heads, targets=call.targets, sources=call.sources, batch=call.entries,
-        channels=value.shape[-1] if groups else value.shape[-3] * value.shape[-1], out_channels=call.width,
-        dtype=str(value.dtype).removeprefix("torch."), device=value.device.type, kv_heads=0 if groups else value.shape[-3],
+        neighbours=type(rule).__name__,
+        weight=getattr(weight, "spec_name", type(weight).__name__),
+        family="groups" if groups else "heads",
+        parts=weight.groups or weight.heads,
+        targets=call.targets,
+        sources=call.sources,
+        batch=call.entries,
+        channels=value.shape[-1] if groups else value.shape[-3] * value.shape[-1],
+        out_channels=call.width,
+        dtype=str(value.dtype).removeprefix("torch."),
+        device=value.device.type,
+        kv_heads=0 if groups else value.shape[-3],
         score_channels=call.nodes["query"].shape[-1] if "query" in call.nodes else 0,
-        edges=None if call.explicit is None else len(call.explicit), relations=rule.relations, axes=rule.axes,
-        border=getattr(rule, "border", None), causal=rule.causal, listed=rule.listed, square=call.tokens[1] is call.tokens[0],
-        ragged=call.tokens[0].batch is not None, reduce=weight.reduce, normalise=weight.normalise,
-        network=None if network is None else type(network).__name__, fixed=getattr(weight, "fixed", False), bases=getattr(weight, "bases", None) is not None,
-        mask=call.source_mask is not None or call.target_mask is not None, pair_mask=call.pair_mask is not None,
-        score_bias="tensor" if bias is not None else "edges" if "edge_bias" in call.nodes else "module" if getattr(weight, "score_bias", None) is not None else None,
-        score=getattr(weight, "score", None) is not None, edge_attr=call.attr is not None, edge_weight=call.edge_weight is not None,
-        dropout=call.dropout, grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
-        compiling=compiling(), transforms=transforms(),
-    )  # fmt: skip
+        edges=None if call.explicit is None else len(call.explicit),
+        relations=rule.relations,
+        axes=rule.axes,
+        border=getattr(rule, "border", None),
+        causal=rule.causal,
+        listed=rule.listed,
+        square=call.tokens[1] is call.tokens[0],
+        ragged=call.tokens[0].batch is not None,
+        reduce=weight.reduce,
+        normalise=weight.normalise,
+        network=None if network is None else type(network).__name__,
+        fixed=getattr(weight, "fixed", False),
+        bases=getattr(weight, "bases", None) is not None,
+        mask=call.source_mask is not None or call.target_mask is not None,
+        pair_mask=call.pair_mask is not None,
+        score_bias=kind,
+        score=getattr(weight, "score", None) is not None,
+        edge_attr=call.attr is not None,
+        edge_weight=call.edge_weight is not None,
+        dropout=call.dropout,
+        grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
+        compiling=compiling(),
+        transforms=transforms(),
+    )

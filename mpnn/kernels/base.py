@@ -80,7 +80,7 @@ class Call:
         return self.explicit
 
     def blocks(self, edges_each: int | None) -> Iterator[tuple[slice | None, Edges, Tensor | None]]:
-        """(targets, edges, rows of these in the edge data) for blocks of about ``edges_each`` edges; None makes one block."""
+        """(targets, edges, rows of these in the edge data) of blocks of about ``edges_each`` edges; None: one block."""
         if edges_each is None or (self.explicit is not None and len(self.explicit) <= edges_each):
             yield None, self.all_edges(), None
         elif self.explicit is not None:
@@ -187,7 +187,7 @@ class Call:
         """1/√degree of each token, 0 where the degree is 0: (..., N, 1 or heads), made once a call."""
         if "inverse_root" not in self.nodes:
             degree = None
-            for rows, edges, slot in self.blocks(None if torch.compiler.is_compiling() else 1 << 22):
+            for _, edges, slot in self.blocks(None if torch.compiler.is_compiling() else 1 << 22):
                 part = self.degree(edges, slot, self.keep(edges))
                 degree = part if degree is None else degree + part
             assert degree is not None
@@ -219,8 +219,7 @@ class Call:
         """Channels of the aggregate."""
         if self.weight.groups is not None:
             return self.weight.after
-        heads, _, width = self.value.shape[-3:]
-        return self.weight.heads * width
+        return self.weight.heads * self.value.shape[-1]
 
     @property
     def entries(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual
     last = len(sizes) - 2
     blocks = [
         _block(MessagePassing(Full(a, b), Static()), activation if i < last else None, residual and a == b and i < last)
-        for i, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+        for i, (a, b) in enumerate(pairwise(sizes))
     ]
     return Network(blocks, tokens=Units(), readout=Values())
 
@@ -63,7 +64,8 @@ def _each(name: str, value: Any, layers: int) -> list[Any]:
 
 
 def CNN(  # type: ignore[no-untyped-def]
-    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...], kernel_size=3, stride=1, padding="same",
+    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...], kernel_size=3, stride=1,
+    padding="same",
     border: str = "zeros", activation: type[nn.Module] = nn.ReLU, readout: str = "mean", residual: bool = False,
 ) -> Network:  # fmt: skip
     """A convolutional network, ``Grid`` × ``SharedKernel``: every cell sees its window with one kernel.
@@ -111,7 +113,8 @@ def gcn(in_channels: int, out_channels: int) -> Weight:
 
 def GNN(
     in_channels: int, channels: Sequence[int], classes: int, *, neighbours: Neighbours | None = None,
-    weight: Callable[[int, int], Weight] = gcn, activation: type[nn.Module] = nn.ReLU, position: nn.Module | None = None,
+    weight: Callable[[int, int], Weight] = gcn, activation: type[nn.Module] = nn.ReLU,
+    position: nn.Module | None = None,
     readout: str = "mean", residual: bool = False,
 ) -> Network:  # fmt: skip
     """A graph network, ``Graph`` × any weight; by default a GCN with loops added.
@@ -140,7 +143,8 @@ def GNN(
 
 
 def Transformer(
-    in_channels: int | None, channels: int, depth: int, classes: int, *, heads: int = 4, neighbours: Neighbours | None = None,
+    in_channels: int | None, channels: int, depth: int, classes: int, *, heads: int = 4,
+    neighbours: Neighbours | None = None,
     weight: Callable[[int], Weight] | None = None, tokens: nn.Module | None = None, position: nn.Module | None = None,
     hidden: int | None = None, dropout: float = 0.0, readout: str = "mean",
 ) -> Network:  # fmt: skip
@@ -176,6 +180,7 @@ def Transformer(
         ResidualBlock(MessagePassing(rule, make(channels)), channels, wide, dropout=dropout) for _ in range(depth)
     ]
     return Network(
-        blocks, tokens=tokens, embed=None if in_channels is None else nn.Linear(in_channels, channels), position=position,
+        blocks, tokens=tokens, embed=None if in_channels is None else nn.Linear(in_channels, channels),
+        position=position,
         readout=Readout(channels, classes, readout, norm=nn.LayerNorm(channels)),
     )  # fmt: skip

@@ -163,7 +163,8 @@ class Network(nn.Module):
         >>> from mpnn.models import Network, PlainBlock, Readout
         >>> from mpnn.neighbours import Window
         >>> from mpnn.weights import SharedKernel
-        >>> blocks = [PlainBlock(MessagePassing(Window(1), SharedKernel(a, b)), torch.nn.ReLU()) for a, b in ((1, 8), (8, 8))]
+        >>> layers = [MessagePassing(Window(1), SharedKernel(a, b)) for a, b in ((1, 8), (8, 8))]
+        >>> blocks = [PlainBlock(layer, torch.nn.ReLU()) for layer in layers]
         >>> Network(blocks, readout=Readout(8, 10))(torch.ones(4, 40, 1)).shape
         torch.Size([4, 10])
     """
@@ -182,7 +183,8 @@ class Network(nn.Module):
         self.blocks, self.readout = nn.ModuleList(blocks), readout
 
     def forward(  # type: ignore[no-untyped-def]
-        self, x, edge_index=None, edge_attr=None, *, mask=None, pair_mask=None, positions=None, coordinates=None, batch=None,
+        self, x, edge_index=None, edge_attr=None, *, mask=None, pair_mask=None, positions=None, coordinates=None,
+        batch=None,
         grid=None, edge_type=None, edge_weight=None,
     ) -> Tensor:  # fmt: skip
         """The readout of the tokens after all blocks."""

@@ -27,7 +27,8 @@ class Neighbours(nn.Module, ABC):
     :class:`~mpnn.Tokens`, or a pair (source, target) of them.
 
     Attributes: ``relations``, how many kinds of pair there are; ``pairs``, how many pairs if they are fixed (then
-    ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``; ``listed``, True where the pairs are few
+    ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``; ``listed``, True where the pairs are
+    few
     (of the order of the tokens), so that the sparse kernels may list them all.
 
     Example::

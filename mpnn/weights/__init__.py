@@ -1,4 +1,4 @@
-"""How much: rules that say how much a source counts. One of them is one parameter per pair, one a network, one attention."""
+"""How much: rules that say how much a source counts, one parameter per pair, per relation, a network, or attention."""
 
 from mpnn.pairs import Pairs
 from mpnn.weights.additive import AdditiveScore, AdditiveScoreV2

@@ -101,7 +101,8 @@ class AdditiveScoreV2(EdgeNetwork):
     reads_target = True
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, channels, heads=1, *, source_channels=None, target_channels=None, edge_channels=0, activation=None, bias=True
+        self, channels, heads=1, *, source_channels=None, target_channels=None, edge_channels=0, activation=None,
+        bias=True
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.edge_channels = positive("heads", heads), positive("edge_channels", edge_channels, 0)

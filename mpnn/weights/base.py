@@ -32,7 +32,8 @@ class Weight(nn.Module, ABC):
         value, output: True, False or an ``nn.Linear``; by default ``value`` with heads and neither with groups.
         reduce: "sum", "mean" over the number of edges, "max" element-wise with ties sharing the gradient.
         normalise: None, "relation", "symmetric" or "softmax" (heads only), with sum.
-        root: True, False or an ``nn.Linear`` (targets of another width): adds it of the target's own token. bias: adds a vector, inside ``output`` where there is one.
+        root: True, False or an ``nn.Linear`` (targets of another width): adds it of the target's own token. bias: adds
+        a vector, inside ``output`` where there is one.
 
     Raises:
         ValueError: for widths that heads or groups do not divide, combinations without a meaning.
@@ -190,7 +191,7 @@ def _linear(name: str, given: bool | nn.Linear, channels: int, out: int, bias: b
     if isinstance(given, nn.Linear):
         if (given.in_features, given.out_features) != (channels, out):
             raise ValueError(
-                f"expected {name} to be a Linear({channels}, {out}), got Linear({given.in_features}, {given.out_features})"
+                f"expected {name} to be a Linear({channels}, {out}), got ({given.in_features}, {given.out_features})"
             )
         return given
     if not isinstance(given, bool):

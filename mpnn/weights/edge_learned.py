@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mpnn.pairs import Pairs
@@ -42,19 +41,22 @@ class EdgeLearned(Weight):
         >>> from mpnn import MessagePassing
         >>> from mpnn.neighbours import Graph
         >>> from mpnn.weights import AdditiveScore, EdgeLearned
-        >>> gat = MessagePassing(Graph(self_loops="replace"), EdgeLearned(4, 8, AdditiveScore(8, heads=2), heads=2, normalise="softmax"))
+        >>> weight = EdgeLearned(4, 8, AdditiveScore(8, heads=2), heads=2, normalise="softmax")
+        >>> gat = MessagePassing(Graph(self_loops="replace"), weight)
         >>> gat(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([3, 8])
     """
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, in_channels, out_channels, network: nn.Module | Callable[[Pairs], Tensor], *, edge_channels=0, groups=1, heads=None,
+        self, in_channels, out_channels, network: nn.Module | Callable[[Pairs], Tensor], *, edge_channels=0,
+        groups=1, heads=None,
         value=None, output=None, reduce="sum", normalise=None, root=False, bias=True, dropout=0.0,
     ) -> None:  # fmt: skip
         if not callable(network):
             raise TypeError(f"expected network to be a module or a function of pairs, got {type(network).__name__}")
         super().__init__(
-            in_channels, out_channels, heads=heads, groups=None if heads is not None else groups, value=value, output=output,
+            in_channels, out_channels, heads=heads, groups=None if heads is not None else groups, value=value,
+            output=output,
             reduce=reduce, normalise=normalise, root=root, bias=bias, dropout=dropout, edge_channels=edge_channels,
         )  # fmt: skip
         self.network = network
@@ -74,7 +76,7 @@ class EdgeLearned(Weight):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Redraw value, output and root as GATConv and NNConv do, the bias as zeros, and the network by its own rule."""
+        """Redraw value, output and root as GATConv and NNConv do, the bias as 0, the network by its own rule."""
         self.reset_linears("glorot" if self.heads is not None else "linear")
         if self.bias is not None:
             nn.init.zeros_(self.bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from mpnn.weights.base import EdgeNetwork
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers with an activation between them."""
     layers: list[nn.Module] = []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers[:-1])
 
@@ -65,7 +66,8 @@ class RadialFilter(EdgeNetwork):
         >>> from mpnn import MessagePassing
         >>> from mpnn.neighbours import Graph
         >>> from mpnn.weights import EdgeLearned, RadialFilter
-        >>> cf = MessagePassing(Graph(), EdgeLearned(8, 8, RadialFilter(8, cutoff=5.0), groups=8, value=True, output=True))
+        >>> weight = EdgeLearned(8, 8, RadialFilter(8, cutoff=5.0), groups=8, value=True, output=True)
+        >>> cf = MessagePassing(Graph(), weight)
         >>> cf(torch.ones(2, 8), torch.tensor([[0, 1], [1, 0]]), coordinates=torch.eye(3)[:2]).shape
         torch.Size([2, 8])
     """

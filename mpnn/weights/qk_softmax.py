@@ -56,7 +56,8 @@ class QKSoftmax(Weight):
     reads_target = True
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, channels, heads=8, *, out_channels=None, kv_heads=None, head_channels=None, source_channels=None, position=None,
+        self, channels, heads=8, *, out_channels=None, kv_heads=None, head_channels=None, source_channels=None,
+        position=None,
         score_bias=None, edge_channels=0, dropout=0.0, qkv_bias=None, output=True, bias=True, root=False, scale=None,
     ) -> None:  # fmt: skip
         super().__init__(
@@ -94,7 +95,8 @@ class QKSoftmax(Weight):
         if isinstance(output, nn.Linear):
             if (output.in_features, output.out_features) != (inner, out_channels):
                 raise ValueError(
-                    f"expected output to be a Linear({inner}, {out_channels}), got Linear({output.in_features}, {output.out_features})"
+                    f"expected output to be a Linear({inner}, {out_channels}), "
+                    f"got ({output.in_features}, {output.out_features})"
                 )
             self.output = output
         elif output:

@@ -93,7 +93,7 @@ class SharedKernel(Weight):
             self.coefficients = nn.Parameter(torch.empty(self.relations, self.bases))
 
     def reset_parameters(self) -> None:
-        """Redraw as the reference layer does: nn.Conv and nn.Linear off graphs, PyG's glorot with zero bias on graphs."""
+        """Redraw as the reference layer does: nn.Conv and nn.Linear, or on graphs PyG's glorot with a bias of 0."""
         self.reset_linears()
         on_graph = self.on_graph
         fan_in = self.relations * (self.before // self.groups if self.groups else 1)

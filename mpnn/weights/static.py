@@ -40,7 +40,8 @@ class Static(Weight):
     """
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, in_channels=1, out_channels=1, *, groups=1, heads=None, value=None, output=None, normalise=None, root=False, bias=True
+        self, in_channels=1, out_channels=1, *, groups=1, heads=None, value=None, output=None, normalise=None,
+        root=False, bias=True
     ) -> None:  # fmt: skip
         groups = None if heads is not None else groups
         super().__init__(
@@ -88,7 +89,7 @@ class Static(Weight):
 
     def matrices(self) -> Tensor:
         """The weights with their pair axes flattened in front: (pairs, out, in/groups) or (pairs, heads)."""
-        lead, middle, trail = self.layout
+        lead, middle, _ = self.layout
         if self.heads is not None:
             return self.weight.flatten(1).t() if self.weight.ndim > 1 else self.weight
         out, inner = len(lead), len(lead) + 1 + len(middle)
