@@ -24,17 +24,20 @@ def csr(index: Tensor, weight: Tensor, nodes: int) -> Tensor:
     start[1:] = torch.bincount(index[1], minlength=nodes).cumsum(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return torch.sparse_csr_tensor(start, index[0], weight, (nodes, nodes))
+        return torch.sparse_csr_tensor(start, index[0], weight, (nodes, nodes), check_invariants=False)
 
 
 def edge_index(index: Tensor, nodes: int) -> Any:
     """PyG's EdgeIndex of edges sorted by target, with both of its compressed forms made."""
     from torch_geometric import EdgeIndex
 
-    made = EdgeIndex(index, sparse_size=(nodes, nodes), sort_order="col")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        return made.fill_cache_()
+    made = EdgeIndex(index, sparse_size=(nodes, nodes), sort_order="col").fill_cache_()
+    with warnings.catch_warnings():  # torch says these once a process
+        warnings.filterwarnings("ignore", "Sparse CS[CR] tensor support is in beta", UserWarning)
+        warnings.filterwarnings("ignore", "Sparse invariant checks are implicitly disabled", UserWarning)
+        probe = torch.ones(nodes, 1, requires_grad=True)
+        made.matmul(probe, torch.ones(index.shape[1]), transpose=True).sum().backward()
+    return made
 
 
 def gather_softmax_scatter(q: Tensor, k: Tensor, v: Tensor, index: Tensor, nodes: int) -> Tensor:

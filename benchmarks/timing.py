@@ -88,19 +88,16 @@ def interleave(
     rounds: int,
     *,
     budget: float = 10.0,
-    least: float = LEAST,
-    span: float = SPAN,
     others: Others | None = None,
 ) -> Timing:
     """Time the calls in turn, each round in another order, ``rounds`` times or, where calls are slow, as often as
     ``budget`` seconds allow, three at least."""
     others = Others() if others is None else others
-    number = {name: repetitions(call, max(least, span / len(calls))) for name, call in calls.items()}
+    number = {name: repetitions(call, max(LEAST, SPAN / len(calls))) for name, call in calls.items()}
     kept: list[dict[str, float]] = []
     spoilt: list[tuple[float, dict[str, float]]] = []
     names = list(calls)
     collecting = gc.isenabled()
-    gc.collect()
     gc.disable()
     begun = time.perf_counter()
     try:

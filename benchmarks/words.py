@@ -119,5 +119,6 @@ def miss(found: tuple[Record, str, str]) -> str:
 def exponent(found: Mapping[str, Any]) -> str:
     """How a side scales along a series."""
     memory = "" if found["memory"] is None else f", memory above ∝ {found['axis']}^{found['memory']:.2f}"
+    time = "?" if found["time"] is None else f"{found['time']:.2f}"
     name = f"{found['series']:8s} {MODES[found['mode']]:7s} {found['side']:28s}"
-    return f"{name} time ∝ {found['axis']}^{found['time']:.2f}{memory}"
+    return f"{name} time ∝ {found['axis']}^{time}{memory}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import nn
 
 from benchmarks.case import FORWARD, TRAIN, Case, Entry, Side, Work
@@ -11,6 +13,7 @@ from mpnn.neighbours import Full
 from mpnn.weights import Static
 
 SIZES = ((128, 784, 256), (4096, 512, 512), (8192, 1024, 1024))
+SERIES = (512, 1024, 2048, 4096, 8192)
 
 
 def make(batch: int, sources: int, targets: int) -> Case:
@@ -29,6 +32,15 @@ def make(batch: int, sources: int, targets: int) -> Case:
     moved = 4.0 * (batch * sources + sources * targets + batch * targets)
     work = Work(2.0 * batch * sources * targets, moved)
     return Case(ours, [theirs], work, work.times(3), layer.plan(x).kernel)
+
+
+def series() -> list[Entry]:
+    """Time and memory against the number of rows."""
+    return [
+        Entry(f"series/W1-N/{n}", f"dense layer, {n} × 512 → 512", partial(make, n, 512, 512),
+              {"N": n, "in": 512, "out": 512}, series=("W1-N", "N"))
+        for n in SERIES
+    ]  # fmt: skip
 
 
 def entries() -> list[Entry]:
