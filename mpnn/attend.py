@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.binding import check_batches, check_pair_mask
-from mpnn.checks import bool_mask, broadcastable, divides, one_of, same_device, transforms
+from mpnn.binding import check_batches, check_pair_mask, check_read
+from mpnn.checks import bool_mask, broadcastable, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, list_edges
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
@@ -81,7 +81,13 @@ def attend(  # type: ignore[no-untyped-def]
         torch.Size([2, 5, 4])
     """
     _check(q, k, v, neighbours, score_bias, kernel)
+    share("dropout", dropout)
+    if score is not None and not callable(score):
+        raise TypeError(f"expected score to be a function of (scores, pairs), got {type(score).__name__}")
     lead, heads, n, m = tuple(q.shape[:-3]), q.shape[-3], q.shape[-2], k.shape[-2]
+    module = score_bias if isinstance(score_bias, nn.Module) else None
+    rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
+    check_read(neighbours, rule, positions, coordinates, grid)
     bool_mask("mask", mask)
     check_pair_mask(pair_mask, lead, heads, n, m, q.device)
     source, target = _tokens(q, k, mask, grid, {"positions": positions, "coordinates": coordinates, "batch": batch})
@@ -90,8 +96,6 @@ def attend(  # type: ignore[no-untyped-def]
         raise ValueError(f"expected q of {own} targets for {neighbours}, got {n}")
     neighbours.check(n, m, (source, target))
     check_batches(neighbours, None, source, target)
-    module = score_bias if isinstance(score_bias, nn.Module) else None
-    rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
     edges, attr, weight, _ = list_edges(neighbours, n, m, n == m, None, None, None, None)
     if attr is not None or weight is not None:
         raise ValueError("the graph's edge data would be ignored by attend; pass score_bias=, (E, heads) for a Graph")
@@ -134,8 +138,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
         same_device(name, tensor, q.device)
         if tensor.dtype != q.dtype:
             raise TypeError(f"expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
-    if not isinstance(neighbours, Neighbours):
-        raise TypeError(f"expected neighbours to be a rule of mpnn.neighbours, got {type(neighbours).__name__}")
+    instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"expected q and k of the same width, got {q.shape[-1]} and {k.shape[-1]}")
     if k.shape[:-1] != v.shape[:-1]:
@@ -143,6 +146,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
     if q.shape[:-3] != k.shape[:-3]:
         raise ValueError(f"expected q and k of the same leading dimensions, got {tuple(q.shape)} and {tuple(k.shape)}")
     divides("the heads of k", k.shape[-3], "the heads of q", q.shape[-3])
+    if isinstance(score_bias, nn.Module) and getattr(score_bias, "heads", q.shape[-3]) != q.shape[-3]:
+        raise ValueError(f"expected score_bias for {q.shape[-3]} heads, got {score_bias.heads}")
+    if getattr(neighbours, "loop_weight", 1.0) != 1.0:
+        raise ValueError("loop_weight would be ignored by a softmax, whose weights sum to 1; leave it at 1")
     if score_bias is not None and not isinstance(score_bias, Tensor | nn.Module):
         raise TypeError(
             f"expected score_bias to be a tensor or a module of mpnn.positions, got {type(score_bias).__name__}"

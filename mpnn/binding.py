@@ -15,7 +15,7 @@ from mpnn.memo import derived
 from mpnn.neighbours import Full, Graph, Grid, Neighbours
 from mpnn.places import place, rotate
 from mpnn.tokens.base import Tokens
-from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel, Static, Weight
+from mpnn.weights import EdgeLearned, EdgeNetwork, QKSoftmax, SharedKernel, Static, Weight
 
 FIELDS = ("mask", "positions", "coordinates", "batch", "grid")
 
@@ -61,13 +61,18 @@ def check_batches(rule: Neighbours, weight: Any, source: Tokens, target: Tokens 
         raise ValueError("expected batch for targets and sources, got one; pass source=Tokens(..., batch=) and batch=")
     if isinstance(weight, Static) or isinstance(rule, Full | Grid):
         raise ValueError(f"batch= is refused where units have fixed places, got {rule}; use leading dimensions")
-    text = "expected batch sorted ascending, got a smaller number after a larger one; sort the tokens by graph"
     for b in batches:
         assert b is not None
         if compiling():
-            values(b[1:] >= b[:-1], ValueError, text)
+            _check_order(b)
         elif readable(b):
-            derived(partial(values, b[1:] >= b[:-1], ValueError, text), "sorted", b)
+            derived(partial(_check_order, b), "sorted", b)
+
+
+def _check_order(batch: Tensor) -> None:
+    text = "expected batch sorted ascending, got a smaller number after a larger one; sort the tokens by graph"
+    values(batch[1:] >= batch[:-1], ValueError, text)
+    values(batch[:1] >= 0, ValueError, "expected batch ≥ 0", batch[:1])
 
 
 def check_pair_mask(mask: Tensor | None, lead: tuple[int, ...], heads: int, n: int, m: int, device: Any) -> None:
@@ -78,20 +83,49 @@ def check_pair_mask(mask: Tensor | None, lead: tuple[int, ...], heads: int, n: i
         broadcastable("pair_mask", mask.shape, (*lead, heads, n, m), "(..., heads, N, M)")
 
 
-def check_read(rule: Neighbours, weight: Weight, positions: Any, coordinates: Any, grid: Any) -> None:
+def check_read(rule: Neighbours, weight: Any, positions: Any, coordinates: Any, grid: Any) -> None:
     """Refuse a keyword that nothing here reads. A person's own rules may read any."""
-    kind = type(weight).__name__
-    known_weight = type(weight) in (Static, SharedKernel, EdgeLearned, QKSoftmax)
+    kind = getattr(weight, "spec_name", type(weight).__name__)
     known_rule = type(rule).__module__.startswith("mpnn.")
     places = getattr(weight, "position", None) is not None or getattr(weight, "score_bias", None) is not None
-    if positions is not None and known_weight and not places:
+    if positions is not None and reads_nothing_else(weight) and not places:
         raise ValueError(
             f"positions would be ignored by {kind} without a position or score_bias module; leave them out"
         )
-    if coordinates is not None and known_rule and known_weight and not isinstance(weight, EdgeLearned):
+    if coordinates is not None and known_rule and not reads_offset(weight):
         raise ValueError(f"coordinates would be ignored by {rule} with {kind}; leave them out")
     if grid is not None and known_rule and not isinstance(rule, Grid):
         raise ValueError(f"grid would be ignored by {rule}; leave it out")
+
+
+def reads_nothing_else(weight: Any) -> bool:
+    """Whether a weight rule is one of ours, of which we know what it reads."""
+    return type(weight) in (Static, SharedKernel, EdgeLearned, QKSoftmax) or hasattr(weight, "spec_name")
+
+
+def reads_offset(weight: Any) -> bool:
+    """Whether a weight rule may read offsets: a network that does, a score function, a person's own rule."""
+    if isinstance(weight, EdgeLearned):
+        network = weight.network
+        return network.reads_offset is not False if isinstance(network, EdgeNetwork) else weight.takes_pairs
+    return not reads_nothing_else(weight) or getattr(weight, "score", None) is not None
+
+
+def check_offsets(rule: Neighbours, weight: Any, source: Tokens, target: Tokens | None) -> None:
+    """Refuse coordinates on one side only, and a network of offsets without any or of another width."""
+    ends = [t for t in (source, target) if t is not None]
+    given = [t.coordinates for t in ends if t.coordinates is not None]
+    if given and len(given) < len(ends):
+        raise ValueError("expected coordinates of sources and targets, got those of one; pass Tokens with coordinates")
+    network = getattr(weight, "network", None)
+    if not (isinstance(network, EdgeNetwork) and network.reads_offset):
+        return
+    axes = given[0].shape[-1] if given else rule.axes
+    if not axes:
+        raise ValueError(f"expected coordinates= for {type(network).__name__}, since {rule} has no offsets, got None")
+    wanted = getattr(network, "axes", axes)
+    if axes != wanted:
+        raise ValueError(f"expected offsets of {wanted} axes for {type(network).__name__}, got {axes}")
 
 
 def check_tokens(weight: Weight, source: Tokens, target: Tokens | None) -> None:
@@ -133,6 +167,7 @@ def bind(
     assert n is not None
     rule.check(n, m, source if target is None or one_set else (source, target))
     check_batches(rule, weight, source, target)
+    check_offsets(rule, weight, source, target)
     check_tokens(weight, source, target)
     if weight.normalise == "symmetric" and not one_set:
         raise ValueError("normalise='symmetric' weighs both ends by degrees of one set of tokens, got two sets")

@@ -73,6 +73,36 @@ def divides(name: str, part: int, of: str, whole: int) -> None:
         raise ValueError(f"expected {of} to be a multiple of {name}={part}, got {whole}; change one of the two")
 
 
+def tensor(argument: str, value: object, legend: str) -> None:
+    """Refuse what is neither a tensor nor None."""
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"expected {argument} to be a tensor {legend}, got {type(value).__name__}")
+
+
+def share(argument: str, value: object) -> float:
+    """Refuse a probability outside [0, 1]."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise ValueError(f"expected {argument} in [0, 1], got {value!r}")
+    return float(value)
+
+
+def instance(argument: str, value: object, kind: type, legend: str) -> None:
+    """Refuse what is no instance of a kind, and say so where the class itself came."""
+    if not isinstance(value, kind):
+        if isinstance(value, type) and issubclass(value, kind):
+            raise TypeError(
+                f"expected {argument} to be {legend}, got the class {value.__name__}; write {value.__name__}(…)"
+            )
+        raise TypeError(f"expected {argument} to be {legend}, got {type(value).__name__}")
+
+
+def heads_or_groups(heads: int | None, groups: int) -> int | None:
+    """``groups``, or None where ``heads`` chooses the other family; both at once are refused."""
+    if heads is not None and groups != 1:
+        raise ValueError(f"expected one of heads= and groups=, got heads={heads} and groups={groups}")
+    return None if heads is not None else groups
+
+
 def bool_mask(argument: str, mask: Tensor | None) -> None:
     """Refuse a mask that is not bool: floats and integers are ambiguous between libraries."""
     if mask is None:

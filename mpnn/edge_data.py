@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpnn.checks import broadcastable, compiling, readable, same_device, values
+from mpnn.checks import broadcastable, compiling, readable, same_device, tensor, values
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
@@ -30,6 +30,12 @@ def list_edges(
 ) -> tuple[Edges | None, Tensor | None, Tensor | None, int]:
     """(edges, attributes, weights, rows given) of a call: of the layer's graph or the call's; no edges where the rule
     makes them."""
+    for name, value, legend in (
+        ("edge_attr", attr, "(..., E, k)"),
+        ("edge_type", kind, "(E,)"),
+        ("edge_weight", weight, "(..., E)"),
+    ):
+        tensor(name, value, legend)
     if not isinstance(rule, Graph):
         for name, value in (("edge_index", edge_index), ("edge_type", kind)):
             if value is not None:
@@ -50,6 +56,8 @@ def list_edges(
         raise ValueError(f"expected edge_type (E,) in 0 … {rule.relations - 1} for {rule}, got None")
     if kind is not None and rule.relations == 1:
         raise ValueError("edge_type would be ignored by a Graph of one relation; build it with Graph(relations=…)")
+    if kind is not None and kind.ndim != 1:
+        raise ValueError(f"expected edge_type of shape (E,), got {tuple(kind.shape)}")
     if index.ndim == 2 and index.shape[0] == 2:
         _check_vector(attr)
         check_rows(attr, kind, weight, index.shape[-1], NAMES)
@@ -68,10 +76,10 @@ def _of_graph(
             raise ValueError(f"expected a graph with {name}={ours!r}, as the layer's, got {theirs!r}")
     graph.check(n, m, None)
     given = {"edge_attr": attr, "edge_type": kind, "edge_weight": weight}
-    for name, tensor in given.items():
-        if tensor is not None and getattr(graph, name) is not None:
+    for name, value in given.items():
+        if value is not None and getattr(graph, name) is not None:
             raise ValueError(f"expected {name} once, got it in the graph and at the call; leave one of them out")
-    joined = [getattr(graph, name) if tensor is None else tensor for name, tensor in given.items()]
+    joined = [getattr(graph, name) if value is None else value for name, value in given.items()]
     return graph.edge_index, *joined  # type: ignore[return-value]
 
 
@@ -103,10 +111,10 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
     x, edges = call.nodes["x_source"], call.all_edges()
     if not isinstance(call.neighbours, Graph):
         check_rows(attr, None, weight, len(edges), NAMES)
-    for name, tensor, axes in (("edge_attr", attr, 2), ("edge_weight", weight, 1)):
-        if tensor is not None:
-            same_device(name, tensor, x.device)
-            broadcastable(name, tensor.shape[:-axes], call.lead, "the leading dimensions of x")
+    for name, given, axes in (("edge_attr", attr, 2), ("edge_weight", weight, 1)):
+        if given is not None:
+            same_device(name, given, x.device)
+            broadcastable(name, given.shape[:-axes], call.lead, "the leading dimensions of x")
     attr, weight = (None if t is None else t.to(x.dtype) for t in (attr, weight))
     keep = call.keep(edges)
     counted = None if keep is None else keep.any(-1)

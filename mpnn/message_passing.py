@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.binding import bind, fill, same_places
-from mpnn.checks import one_of
+from mpnn.checks import instance, one_of
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
@@ -54,10 +54,8 @@ class MessagePassing(nn.Module):
 
     def __init__(self, neighbours: Neighbours, weight: Weight, *, kernel: str | None = None) -> None:
         super().__init__()
-        if not isinstance(neighbours, Neighbours):
-            raise TypeError(f"expected neighbours to be a rule of mpnn.neighbours, got {type(neighbours).__name__}")
-        if not isinstance(weight, Weight):
-            raise TypeError(f"expected weight to be a rule of mpnn.weights, got {type(weight).__name__}")
+        instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
+        instance("weight", weight, Weight, "a rule of mpnn.weights")
         if kernel is not None:
             one_of("kernel", kernel, NAMES)
         if getattr(neighbours, "loop_weight", 1.0) != 1.0 and weight.normalise == "softmax":

@@ -153,10 +153,11 @@ class Call:
             wanted, legend = rule.before * rule.after // rule.groups, "in·out/groups"
         else:
             wanted, legend = rule.heads, "heads"
-        if not isinstance(weight, Tensor) or weight.ndim < 2 or weight.shape[-1] != wanted:
+        rows = len(pairs)
+        if not isinstance(weight, Tensor) or weight.ndim < 2 or weight.shape[-1] != wanted or weight.shape[-2] != rows:
             got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
             name = "the network" if hasattr(rule, "network") else f"{type(rule).__name__}.per_edge"
-            raise ValueError(f"expected {name} to return (..., E, {legend}) = (..., {len(pairs)}, {wanted}), got {got}")
+            raise ValueError(f"expected {name} to return (..., E, {legend}) = (..., {rows}, {wanted}), got {got}")
         return weight
 
     def _per_relation(self, edges: Edges, keep: Tensor | None, first: int, rows: int) -> Tensor:

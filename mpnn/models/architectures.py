@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mpnn.checks import positive
 from mpnn.message_passing import MessagePassing
 from mpnn.models.network import Network, PlainBlock, Readout, ResidualBlock, Skip
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours
@@ -48,12 +49,19 @@ def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual
         >>> MLP((40, 100, 100, 10))(torch.ones(4, 40)).shape
         torch.Size([4, 10])
     """
+    if len(sizes) < 2:
+        raise ValueError(f"expected sizes of at least inputs and outputs, got {tuple(sizes)}")
     last = len(sizes) - 2
     blocks = [
         _block(MessagePassing(Full(a, b), Static()), activation if i < last else None, residual and a == b and i < last)
         for i, (a, b) in enumerate(pairwise(sizes))
     ]
     return Network(blocks, tokens=Units(), readout=Values())
+
+
+def _widths(channels: Any) -> None:
+    if isinstance(channels, int):
+        raise TypeError(f"expected channels to be a tuple, one width a layer, got {channels}; write ({channels},)")
 
 
 def _each(name: str, value: Any, layers: int) -> list[Any]:
@@ -85,6 +93,7 @@ def CNN(  # type: ignore[no-untyped-def]
         >>> CNN(1, (8, 16), 10, size=(28, 28), stride=2, padding=1)(torch.ones(4, 784, 1)).shape
         torch.Size([4, 10])
     """
+    _widths(channels)
     layers = len(channels)
     options = zip(
         *(_each(n, v, layers) for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))),
@@ -134,6 +143,7 @@ def GNN(
         >>> GNN(4, (16, 16), 3, readout="none")(torch.ones(5, 4), torch.tensor([[0, 1], [1, 2]])).shape
         torch.Size([5, 3])
     """
+    _widths(channels)
     rule = Graph(self_loops="add") if neighbours is None else neighbours
     blocks, width = [], in_channels
     for out in channels:
@@ -173,6 +183,7 @@ def Transformer(
         >>> Transformer(1, 32, 2, 10)(torch.ones(4, 40, 1)).shape
         torch.Size([4, 10])
     """
+    positive("depth", depth, 0)
     rule = AllTokens() if neighbours is None else neighbours
     make = (lambda c: QKSoftmax(c, heads, dropout=dropout)) if weight is None else weight
     wide = 4 * channels if hidden is None else hidden

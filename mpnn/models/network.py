@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.binding import token_sets
+from mpnn.binding import reads_offset, token_sets
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph
 from mpnn.positions import GraphCode
@@ -68,6 +68,7 @@ class ResidualBlock(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.channels = channels
         self.norm1, self.norm2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
         self.layer = layer
         self.mlp = nn.Sequential(
@@ -190,6 +191,10 @@ class Network(nn.Module):
         """The readout of the tokens after all blocks."""
         if self.tokens is not None:
             x = self.tokens(x)
+        self._check_read(
+            edge_index=edge_index, edge_attr=edge_attr, edge_type=edge_type, edge_weight=edge_weight,
+            positions=positions, coordinates=coordinates, grid=grid,
+        )  # fmt: skip
         fields = {"mask": mask, "positions": positions, "coordinates": coordinates, "batch": batch, "grid": grid}
         tokens = token_sets(AllTokens(), x, None, fields)[0].clean()
         edges = {
@@ -205,6 +210,9 @@ class Network(nn.Module):
                 return layer(given, edge_index, pair_mask=pair_mask, **edges)
             return layer(given, pair_mask=pair_mask)
 
+        width = getattr(self.embed, "in_features", None) or (self.blocks and getattr(self.blocks[0], "channels", None))
+        if width and tokens.x.shape[-1] != width:
+            raise ValueError(f"expected x of shape (..., N, {width}), got {tuple(tokens.x.shape)}")
         y = tokens.x if self.embed is None else self.embed(tokens.x)
         if self.position is not None:
             y = self._position(y, tokens, edge_index, edge_weight)
@@ -213,6 +221,22 @@ class Network(nn.Module):
         if self.readout is None:
             return y
         return self.readout(y, tokens if y.shape[-2] == tokens.x.shape[-2] else Tokens(y))
+
+    def _check_read(self, **given: Any) -> None:
+        """Refuse an argument that no layer and no position module of this network reads."""
+        given = {name: value for name, value in given.items() if value is not None}
+        layers = [m for m in self.modules() if isinstance(m, MessagePassing)] if given else []
+        codes = [self.position] + [getattr(m.weight, n, None) for m in layers for n in ("position", "score_bias")]
+        read = {
+            "positions": any(c is not None for c in codes),
+            "coordinates": any(reads_offset(m.weight) for m in layers),
+            "grid": any(hasattr(m.neighbours, "size_of") for m in layers),
+        }
+        graph = any(isinstance(m.neighbours, Graph) for m in layers) or isinstance(self.position, GraphCode)
+        for name in given:
+            own = any(not type(m.neighbours).__module__.startswith("mpnn.") for m in layers)
+            if not (read.get(name, graph) or own):
+                raise ValueError(f"{name} would be ignored by this network, no layer of which reads it; leave it out")
 
     def _position(self, y: Tensor, tokens: Tokens, edge_index: Any, edge_weight: Any) -> Tensor:
         """Add the code: of the graph's nodes, of the tokens' positions, or of their slots where it takes one number."""

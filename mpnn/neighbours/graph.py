@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import compiling, integers, one_of, positive, values, wide
+from mpnn.checks import compiling, integers, one_of, positive, tensor, values, wide
 from mpnn.edges import Edges
 from mpnn.memo import derived
 from mpnn.neighbours.base import Neighbours
@@ -61,6 +61,8 @@ class Graph(Neighbours):
         one_of("self_loops", self_loops, (None, "add", "replace"))
         if not (loop_fill == "mean" or isinstance(loop_fill, int | float)):
             raise ValueError(f"expected loop_fill to be 'mean' or a number, got {loop_fill!r}")
+        if self_loops is None and (loop_fill != "mean" or loop_weight != 1.0):
+            raise ValueError("loop_fill and loop_weight would be ignored without self_loops; pass 'add' or 'replace'")
         self.relations = positive("relations", relations)
         if self_loops and self.relations > 1:
             raise ValueError(
@@ -74,17 +76,12 @@ class Graph(Neighbours):
         index, values_, shape = read(edge_index) if edge_index is not None else (None, None, None)
         if values_ is not None and weight is not None:
             raise ValueError("expected one source of edge weights, got weight= and a sparse matrix with values")
-        num_nodes = shape if num_nodes is None else num_nodes
-        self.sizes = (
-            None if num_nodes is None else (num_nodes, num_nodes) if isinstance(num_nodes, int) else tuple(num_nodes)
-        )
-        for name, tensor in (
-            ("edge_index", index),
-            ("edge_attr", attr),
-            ("edge_type", type),
-            ("edge_weight", values_ if weight is None else weight),
-        ):
-            self.register_buffer(name, tensor, persistent=False)
+        self.sizes = _sizes(num_nodes, shape)
+        weight = values_ if weight is None else weight
+        given = {"edge_index": index, "edge_attr": attr, "edge_type": type, "edge_weight": weight}
+        for name, value in given.items():
+            tensor(name.removeprefix("edge_"), value, "with one row for each edge")
+            self.register_buffer(name, value, persistent=False)
         self._linked: dict[Any, Edges] = {}
         if index is not None:
             check_rows(attr, type, self.edge_weight, index.shape[1], ("attr", "type", "weight"))
@@ -217,6 +214,19 @@ class Graph(Neighbours):
         return ", ".join(edges + nodes + loops + [f"relations={self.relations}"] * (self.relations > 1))
 
 
+def _sizes(num_nodes: Any, shape: tuple[int, int] | None) -> tuple[int, int] | None:
+    """(sources, targets), from num_nodes and from a sparse matrix."""
+    if num_nodes is None:
+        return shape
+    pair = num_nodes if isinstance(num_nodes, tuple | list) else (num_nodes, num_nodes)
+    if len(pair) != 2:
+        raise ValueError(f"expected num_nodes to be an int or (sources, targets), got {num_nodes!r}")
+    sizes = positive("num_nodes", pair[0], 0), positive("num_nodes", pair[1], 0)
+    if shape is not None and sizes != shape:
+        raise ValueError(f"expected num_nodes={shape} (sources, targets), as the sparse matrix's, got {num_nodes!r}")
+    return sizes
+
+
 def read(edge_index: Any) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
     """(edge_index (2, E), edge weights or None, (sources, targets) or None) of whatever PyG and torch call a graph."""
     if not isinstance(edge_index, Tensor):
@@ -257,10 +267,10 @@ def check_rows(
     attr: Tensor | None, type: Tensor | None, weight: Tensor | None, edges: int, names: tuple[str, str, str]
 ) -> None:
     """Refuse edge data whose rows are not the edges."""
-    for name, tensor, axis in zip(names, (attr, type, weight), (-2, -1, -1), strict=True):
-        if tensor is not None and (tensor.ndim < -axis or tensor.shape[axis] != edges):
+    for name, rows, axis in zip(names, (attr, type, weight), (-2, -1, -1), strict=True):
+        if rows is not None and (rows.ndim < -axis or rows.shape[axis] != edges):
             raise ValueError(
-                f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(tensor.shape)}"
+                f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(rows.shape)}"
             )
 
 

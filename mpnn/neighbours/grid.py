@@ -66,7 +66,9 @@ class Grid(Neighbours):
         if axes is not None:
             given.append(positive("axes", axes))
         if not given:
-            raise ValueError("expected size=, a tuple kernel_size= or axes=, to know the grid's number of axes")
+            raise ValueError(
+                "expected size=, a tuple kernel_size= or axes=, to know the number of axes, got none of them"
+            )
         if len(set(given)) > 1:
             raise ValueError(
                 f"expected one number of axes for size, kernel_size, stride, dilation, padding and axes, got {given}"
@@ -114,6 +116,8 @@ class Grid(Neighbours):
     def target_size(self, size: tuple[int, ...] | int) -> tuple[int, ...]:
         """The shape of the grid of targets for a grid of sources of shape ``size``."""
         size = (size,) if isinstance(size, int) else tuple(size)
+        if len(size) != self.axes:
+            raise ValueError(f"expected a size of {self.axes} axes for {self}, got {size}")
         spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
         return tuple(
             (n + a + b - w) // s + 1 for n, (a, b), w, s in zip(size, self.pads, spans, self.stride, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import divides, positive
+from mpnn.checks import divides, instance, positive
 from mpnn.pairs import Pairs
 from mpnn.weights.base import EdgeNetwork, glorot_
 
@@ -26,15 +26,13 @@ class AdditiveScore(EdgeNetwork):
     """
 
     reads_target = True
+    reads_offset = False
 
     def __init__(self, channels: int, heads: int = 1, *, edge_channels: int = 0, negative_slope: float = 0.2) -> None:
         super().__init__()
-        self.heads, self.edge_channels, self.negative_slope = (
-            positive("heads", heads),
-            positive("edge_channels", edge_channels, 0),
-            negative_slope,
-        )
-        divides("heads", heads, "channels", channels)
+        self.heads, self.edge_channels = positive("heads", heads), positive("edge_channels", edge_channels, 0)
+        divides("heads", heads, "channels", positive("channels", channels))
+        self.features, self.value_channels, self.negative_slope = heads, channels, negative_slope
         self.source = nn.Parameter(torch.empty(heads, channels // heads))
         self.target = nn.Parameter(torch.empty(heads, channels // heads))
         self.edge = nn.Linear(edge_channels, channels, bias=False) if edge_channels else None
@@ -99,6 +97,7 @@ class AdditiveScoreV2(EdgeNetwork):
     """
 
     reads_target = True
+    reads_offset = False
 
     def __init__(  # type: ignore[no-untyped-def]
         self, channels, heads=1, *, source_channels=None, target_channels=None, edge_channels=0, activation=None,
@@ -106,7 +105,14 @@ class AdditiveScoreV2(EdgeNetwork):
     ) -> None:  # fmt: skip
         super().__init__()
         self.heads, self.edge_channels = positive("heads", heads), positive("edge_channels", edge_channels, 0)
-        divides("heads", heads, "channels", channels)
+        divides("heads", heads, "channels", positive("channels", channels))
+        for name, width in (("source_channels", source_channels), ("target_channels", target_channels)):
+            if width is not None:
+                positive(name, width)
+        if activation is not None:
+            instance("activation", activation, nn.Module, "a module, as nn.Tanh()")
+        self.features = heads
+        self.value_channels = channels if source_channels is None or target_channels is None else None
         self.vector = nn.Parameter(torch.empty(heads, channels // heads))
         self.activation = nn.LeakyReLU(0.2) if activation is None else activation
         self.edge = nn.Linear(edge_channels, channels, bias=False) if edge_channels else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import divides, one_of, positive
+from mpnn.checks import divides, one_of, positive, share
 
 if TYPE_CHECKING:
     from mpnn.neighbours import Neighbours
@@ -61,9 +61,7 @@ class Weight(nn.Module, ABC):
             raise ValueError(f"normalise={normalise!r} goes with reduce='sum', got reduce={reduce!r}")
         if normalise == "softmax" and self.groups is not None:
             raise ValueError("normalise='softmax' needs heads=: a softmax over matrices has no meaning, got groups")
-        if not 0.0 <= dropout <= 1.0:
-            raise ValueError(f"expected dropout in [0, 1], got {dropout}")
-        self.reduce, self.normalise, self.dropout = reduce, normalise, float(dropout)
+        self.reduce, self.normalise, self.dropout = reduce, normalise, share("dropout", dropout)
         self.edge_channels = positive("edge_channels", edge_channels, 0)
         value = self.heads is not None and in_channels is not None if value is None else value
         output = False if output is None else output
@@ -80,10 +78,10 @@ class Weight(nn.Module, ABC):
         positive("in_channels", in_channels)
         positive("out_channels", out_channels)
         mixed = self.heads is None and not self.fixed
-        self.value = _linear("value", value, in_channels, out_channels, bias=False)
+        self.value = linear_or_none("value", value, in_channels, out_channels, bias=False)
         before = out_channels if self.value is not None else in_channels  # channels that the weight meets
         after = out_channels if mixed else before  # channels that it leaves
-        self.output = _linear("output", output, after, out_channels, bias=bias)
+        self.output = linear_or_none("output", output, after, out_channels, bias=bias)
         if self.output is None and after != out_channels:
             raise ValueError(
                 f"expected in_channels = out_channels without value and output, got {in_channels} and {out_channels}; "
@@ -96,9 +94,9 @@ class Weight(nn.Module, ABC):
         divides(name, part, "out_channels", after)
         self.before, self.after = before, after
         if isinstance(root, nn.Linear):  # of targets of another width
-            self.root = _linear("root", root, root.in_features, out_channels, bias=False)
+            self.root = linear_or_none("root", root, root.in_features, out_channels, bias=False)
         else:
-            self.root = _linear("root", root, in_channels, out_channels, bias=False)
+            self.root = linear_or_none("root", root, in_channels, out_channels, bias=False)
         if bias and self.output is None:
             self.bias = nn.Parameter(torch.zeros(out_channels))
 
@@ -173,11 +171,14 @@ class Weight(nn.Module, ABC):
 class EdgeNetwork(nn.Module):
     """A network of the edge: a module whose ``forward(pairs)`` returns (..., E, heads) or (..., E, in·out/groups).
 
-    A subclass names ``edge_channels``, the width of ``pairs.attr`` that it reads (0 for none), and ``reads_target``.
+    A subclass names ``edge_channels``, the width of ``pairs.attr`` that it reads (0 for none), ``reads_target``,
+    ``reads_offset`` (None where it is not told), and ``features``, the width of what it returns (None for any).
     """
 
     edge_channels: int = 0
     reads_target = False
+    reads_offset: bool | None = None
+    features: int | None = None
 
     def forward(self, pairs: Pairs) -> Tensor:
         raise TypeError(f"expected {type(self).__name__} to define forward(pairs)")
@@ -187,7 +188,7 @@ class EdgeNetwork(nn.Module):
         return None
 
 
-def _linear(name: str, given: bool | nn.Linear, channels: int, out: int, bias: bool) -> nn.Linear | None:
+def linear_or_none(name: str, given: bool | nn.Linear, channels: int, out: int, bias: bool) -> nn.Linear | None:
     if isinstance(given, nn.Linear):
         if (given.in_features, given.out_features) != (channels, out):
             raise ValueError(

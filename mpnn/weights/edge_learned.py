@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mpnn.checks import heads_or_groups, positive
 from mpnn.pairs import Pairs
 from mpnn.weights.base import EdgeNetwork, Weight
 
@@ -48,29 +49,40 @@ class EdgeLearned(Weight):
     """
 
     def __init__(  # type: ignore[no-untyped-def]
-        self, in_channels, out_channels, network: nn.Module | Callable[[Pairs], Tensor], *, edge_channels=0,
-        groups=1, heads=None,
-        value=None, output=None, reduce="sum", normalise=None, root=False, bias=True, dropout=0.0,
+        self, in_channels, out_channels, network: nn.Module | Callable[[Pairs], Tensor], *, edge_channels=0, groups=1,
+        heads=None, value=None, output=None, reduce="sum", normalise=None, root=False, bias=True, dropout=0.0,
     ) -> None:  # fmt: skip
+        if isinstance(network, type):
+            raise TypeError(f"expected network to be a module or a function, got the class {network.__name__}")
         if not callable(network):
             raise TypeError(f"expected network to be a module or a function of pairs, got {type(network).__name__}")
+        positive("in_channels", in_channels)
         super().__init__(
-            in_channels, out_channels, heads=heads, groups=None if heads is not None else groups, value=value,
-            output=output,
+            in_channels, out_channels, heads=heads, groups=heads_or_groups(heads, groups), value=value, output=output,
             reduce=reduce, normalise=normalise, root=root, bias=bias, dropout=dropout, edge_channels=edge_channels,
         )  # fmt: skip
         self.network = network
         self.takes_pairs = isinstance(network, EdgeNetwork) or not isinstance(network, nn.Module)
         if isinstance(network, EdgeNetwork):
-            if edge_channels not in (0, network.edge_channels):
-                raise ValueError(
-                    f"expected edge_channels={network.edge_channels}, as the network's, got {edge_channels}"
-                )
+            self._fit(network, edge_channels)
             self.edge_channels = network.edge_channels
         elif edge_channels == 0:
             self.edge_channels = None  # type: ignore[assignment]  # the network alone knows its width
         self.needs_attr = not self.takes_pairs or bool(self.edge_channels)
         self.reads_target = isinstance(network, EdgeNetwork) and network.reads_target
+
+    def _fit(self, network: EdgeNetwork, edge_channels: int) -> None:
+        """Refuse a ready network of other widths than this weight's."""
+        name = type(network).__name__
+        wanted = self.heads if self.heads is not None else self.before * self.after // (self.groups or 1)
+        legend = "heads" if self.heads is not None else "in·out/groups"
+        for field, ours, theirs, meaning in (
+            ("edge_channels", edge_channels or network.edge_channels, network.edge_channels, "the network's"),
+            ("features", wanted, network.features, legend),
+            ("channels", self.before, getattr(network, "value_channels", None), "those of value(x)"),
+        ):
+            if theirs is not None and theirs != ours:
+                raise ValueError(f"expected {name} with {field}={ours} ({meaning}), got {theirs}")
 
     def build(self, neighbours: Any) -> None:
         self.reset_parameters()

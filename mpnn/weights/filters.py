@@ -16,10 +16,19 @@ from mpnn.weights.base import EdgeNetwork
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     """Linear layers with an activation between them."""
+    for width in sizes:
+        positive("hidden", width)
     layers: list[nn.Module] = []
     for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers[:-1])
+
+
+def widths(hidden: Sequence[int]) -> Sequence[int]:
+    """Refuse a single number where a tuple of widths is meant."""
+    if isinstance(hidden, int):
+        raise TypeError(f"expected hidden to be a tuple of widths, got {hidden}; write ({hidden},)")
+    return hidden
 
 
 class EdgeMLP(EdgeNetwork):
@@ -37,12 +46,14 @@ class EdgeMLP(EdgeNetwork):
         3
     """
 
+    reads_offset = False
+
     def __init__(
         self, edge_channels: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU
     ) -> None:
         super().__init__()
-        self.edge_channels = positive("edge_channels", edge_channels)
-        self.layers = mlp((edge_channels, *hidden, positive("features", features)), activation)
+        self.edge_channels, self.features = positive("edge_channels", edge_channels), positive("features", features)
+        self.layers = mlp((edge_channels, *widths(hidden), features), activation)
 
     def forward(self, pairs: Pairs) -> Tensor:
         return self.layers(pairs.attr)
@@ -72,6 +83,8 @@ class RadialFilter(EdgeNetwork):
         torch.Size([2, 8])
     """
 
+    reads_offset = True
+
     def __init__(
         self, features: int, *, cutoff: float, gaussians: int = 50, hidden: Sequence[int] | None = None
     ) -> None:
@@ -79,9 +92,8 @@ class RadialFilter(EdgeNetwork):
         if not cutoff > 0:
             raise ValueError(f"expected cutoff > 0, got {cutoff}")
         self.cutoff, self.gaussians = float(cutoff), positive("gaussians", gaussians, 2)
-        self.layers = mlp(
-            (gaussians, *((features,) if hidden is None else hidden), positive("features", features)), ShiftedSoftplus
-        )
+        self.features = positive("features", features)
+        self.layers = mlp((gaussians, *((features,) if hidden is None else widths(hidden)), features), ShiftedSoftplus)
 
     def forward(self, pairs: Pairs) -> Tensor:
         offset = pairs.offset
@@ -121,11 +133,14 @@ class OffsetMLP(EdgeNetwork):
         torch.Size([16, 5])
     """
 
+    reads_offset = True
+
     def __init__(
         self, axes: int, features: int, *, hidden: Sequence[int] = (32,), activation: type[nn.Module] = nn.ReLU
     ) -> None:
         super().__init__()
-        self.layers = mlp((positive("axes", axes), *hidden, positive("features", features)), activation)
+        self.axes, self.features = positive("axes", axes), positive("features", features)
+        self.layers = mlp((axes, *widths(hidden), features), activation)
 
     def forward(self, pairs: Pairs) -> Tensor:
         return self.layers(pairs.offset)

@@ -6,10 +6,11 @@ import math
 
 from torch import Tensor, nn
 
-from mpnn.checks import divides, positive
+from mpnn.checks import divides, instance, positive
 from mpnn.pairs import Pairs
+from mpnn.positions.base import PositionCode, ScoreBias
 from mpnn.scores import edge_scores
-from mpnn.weights.base import Weight
+from mpnn.weights.base import Weight, linear_or_none
 
 
 class QKSoftmax(Weight):
@@ -74,17 +75,14 @@ class QKSoftmax(Weight):
         if out_channels is None:
             out_channels = channels if output is not False else inner
         self.out_channels = positive("out_channels", out_channels)
+        self.split: tuple[int, int] | None = None
+        key_channels = value_channels = channels if source_channels is None else source_channels
         if isinstance(source_channels, tuple):
-            self.split: tuple[int, int] | None = (
-                positive("source_channels[0]", source_channels[0]),
-                positive("source_channels[1]", source_channels[1]),
-            )
-            key_channels, value_channels = self.split
-        else:
-            self.split = None
-            key_channels = value_channels = (
-                channels if source_channels is None else positive("source_channels", source_channels)
-            )
+            if len(source_channels) != 2:
+                raise ValueError(f"expected source_channels to be an int or (key, value), got {source_channels}")
+            self.split = key_channels, value_channels = source_channels
+        positive("source_channels", key_channels)
+        positive("source_channels", value_channels)
         self.source_channels = sum(self.split) if self.split else key_channels
         qkv = bias if qkv_bias is None else qkv_bias
         self.query = nn.Linear(channels, inner, bias=qkv)
@@ -92,26 +90,23 @@ class QKSoftmax(Weight):
         self.value = nn.Linear(value_channels, self.kv_heads * width, bias=qkv)
         self.edge = nn.Linear(edge_channels, inner, bias=False) if edge_channels else None
         self.position, self.score_bias = position, score_bias
-        if isinstance(output, nn.Linear):
-            if (output.in_features, output.out_features) != (inner, out_channels):
-                raise ValueError(
-                    f"expected output to be a Linear({inner}, {out_channels}), "
-                    f"got ({output.in_features}, {output.out_features})"
-                )
-            self.output = output
-        elif output:
-            self.output = nn.Linear(inner, out_channels, bias=bias)
-        elif out_channels != inner:
+        self.output = linear_or_none("output", output, inner, out_channels, bias=bias)
+        if self.output is None and out_channels != inner:
             raise ValueError(
                 f"expected out_channels = heads · head_channels = {inner} with output=False, got {out_channels}"
             )
-        self.root = nn.Linear(channels, out_channels, bias=bias) if root else None
-        for name, module in (("position", position), ("score_bias", score_bias)):
-            if module is not None and not isinstance(module, nn.Module):
-                raise TypeError(f"expected {name} to be a module of mpnn.positions, got {type(module).__name__}")
-        bias_heads = getattr(score_bias, "heads", heads)
-        if bias_heads != heads:
-            raise ValueError(f"expected score_bias for {heads} heads, got {bias_heads}")
+        self.root = linear_or_none("root", root, channels, out_channels, bias=bias)
+        if position is not None:
+            instance("position", position, nn.Module, "a module of queries and keys, as Rotary(head_channels)")
+            if isinstance(position, ScoreBias | PositionCode):
+                place = "score_bias=" if isinstance(position, ScoreBias) else "the model, before its layers"
+                raise TypeError(f"expected position to turn queries and keys, got {position}; it belongs to {place}")
+            if getattr(position, "head_channels", width) != width:
+                raise ValueError(f"expected position for head_channels={width}, got {position}")
+        if score_bias is not None:
+            instance("score_bias", score_bias, ScoreBias, "a ScoreBias module, as ALiBi(heads)")
+            if score_bias.heads != heads:
+                raise ValueError(f"expected score_bias for {heads} heads, got {score_bias.heads}")
         self.on_graph = False
 
     def build(self, neighbours) -> None:  # type: ignore[no-untyped-def]

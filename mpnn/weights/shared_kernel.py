@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import positive
+from mpnn.checks import heads_or_groups, positive
 from mpnn.pairs import Pairs
 from mpnn.weights.base import Weight, glorot_, uniform_
 
@@ -54,10 +54,11 @@ class SharedKernel(Weight):
             )
         if fixed:
             heads, value = 1, False if value is None else value
-        self_groups = None if heads is not None else groups
+        positive("in_channels", in_channels)
         self.fixed = bool(fixed)
         super().__init__(
-            in_channels, out_channels, heads=heads, groups=self_groups, value=value, output=output, reduce=reduce,
+            in_channels, out_channels, heads=heads, groups=heads_or_groups(heads, groups), value=value, output=output,
+            reduce=reduce,
             normalise=normalise, root=root, bias=bias,
         )  # fmt: skip
         self.bases = None if bases is None else positive("bases", bases)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from mpnn.checks import heads_or_groups, positive
 from mpnn.neighbours.base import product
 from mpnn.pairs import Pairs
 from mpnn.weights.base import Weight, uniform_
@@ -41,11 +42,12 @@ class Static(Weight):
 
     def __init__(  # type: ignore[no-untyped-def]
         self, in_channels=1, out_channels=1, *, groups=1, heads=None, value=None, output=None, normalise=None,
-        root=False, bias=True
+        root=False, bias=True,
     ) -> None:  # fmt: skip
-        groups = None if heads is not None else groups
+        positive("in_channels", in_channels)
         super().__init__(
-            in_channels, out_channels, heads=heads, groups=groups, value=value, output=output, normalise=normalise, root=root, bias=bias
+            in_channels, out_channels, heads=heads, groups=heads_or_groups(heads, groups), value=value, output=output,
+            normalise=normalise, root=root, bias=bias,
         )  # fmt: skip
         self.weight: nn.Parameter
 
