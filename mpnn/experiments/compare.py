@@ -18,7 +18,7 @@ from mpnn.experiments.about import about
 from mpnn.experiments.folder import RunFolder
 from mpnn.experiments.job import Job
 from mpnn.experiments.measure import Cost, cost
-from mpnn.experiments.progress import Progress
+from mpnn.experiments.progress import Progress, waiting
 from mpnn.experiments.recipe import Recipe, within
 from mpnn.experiments.recipes import MODELS, recipe
 from mpnn.experiments.result import Comparison, Contestant, Trained
@@ -73,24 +73,29 @@ def compare(
     if threads is not None and threads < 1:
         raise UsageError(f"threads: expected at least 1, got {threads}")
     name = name if name is not None else job.name()
-    if not name or name != Path(name).name:
+    if name in ("", "..") or name != Path(name).name:
         raise UsageError(f"name: expected the name of a folder, got {name!r}; say where with folder")
-    require("lightning", purpose="training")
-    data = load(dataset)
-    recipes = {model: recipe(model, data, published=published) for model in job.models}
-    if budget is not None:
-        recipes = {model: within(found, data, budget, model) for model, found in recipes.items()}
-    if shuffle_positions:
-        data = data.shuffle_positions()
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
         with use_kernels(kernel) if kernel is not None else nullcontext():
-            costs = {model: _cost(job, data, found) for model, found in recipes.items()}
+            with waiting("loading the libraries and the data", show=not quiet):
+                data, recipes, costs = _prepared(job)
             store = RunFolder(Path(folder) / name, job.config(), restart=restart)
             return _run(job, data, recipes, costs, store, show=not quiet)
     finally:
         torch.set_num_threads(before)
+
+
+def _prepared(job: Job) -> tuple[Dataset, dict[str, Recipe], dict[str, Cost]]:
+    require("lightning", purpose="training")
+    data = load(job.dataset)
+    recipes = {model: recipe(model, data, published=job.published) for model in job.models}
+    if job.budget is not None:
+        recipes = {model: within(found, data, job.budget, model) for model, found in recipes.items()}
+    if job.shuffle_positions:
+        data = data.shuffle_positions()
+    return data, recipes, {model: _cost(job, data, found) for model, found in recipes.items()}
 
 
 def _cost(job: Job, data: Dataset, found: Recipe) -> Cost:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+
+from mpnn.data.errors import require
 
 Advance = Callable[[int, float | None], None]
+
+
+@contextmanager
+def waiting(text: str, *, show: bool = True) -> Iterator[None]:
+    """A sign that something goes on that has no steps to count."""
+    require("rich", purpose="showing progress")
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=not show)
+    with console.status(text) if console.is_terminal else nullcontext():
+        yield
 
 
 class Progress:

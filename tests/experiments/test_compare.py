@@ -173,6 +173,7 @@ def test_threads_are_set_and_put_back(tmp_path, monkeypatch):
         ({"published": True}, r"published: there is a protocol for mnist1d, not for digits"),
         ({"published": "maybe"}, r"published: expected true or false, got 'maybe'"),
         ({"name": "../a"}, r"name: expected the name of a folder, got '\.\./a'"),
+        ({"name": ".."}, r"name: expected the name of a folder, got '\.\.'"),
         ({"name": ""}, r"name: expected the name of a folder, got ''"),
     ],
 )
