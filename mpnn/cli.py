@@ -64,25 +64,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = COMMANDS[parsed.subcommand]
         options = {name: value for name, value in vars(parsed[parsed.subcommand]).items() if name != "config"}
         _set_threads()
-        return _call(command, options)
+        _call(command, options)
     except UsageError as mistake:
         print(f"error: {mistake}", file=sys.stderr)
         return MISTAKE
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
 
 
-def _call(command: Command, options: dict[str, Any]) -> int:
+def _call(command: Command, options: dict[str, Any]) -> None:
     for library in command.needs:  # now, not after minutes of training
         require(library, purpose=command.says)
     show = _load(command.show) if command.show else _ignore
     try:
-        show(_load(command.function)(**options))
+        result = _load(command.function)(**options)
     except KeyboardInterrupt as stop:
         # What an experiment had finished by then comes along.
         if hasattr(stop, "result"):
             show(stop.result)
-        print("Stopped. What is finished is kept; the same command goes on from there.", file=sys.stderr)
-        return INTERRUPTED
-    return 0
+            print("What is finished is kept; the same command goes on from there.", file=sys.stderr)
+        raise
+    show(result)
 
 
 def _ignore(result: Any) -> None:

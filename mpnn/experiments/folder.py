@@ -33,14 +33,17 @@ class RunFolder:
         file = self.path / "config.yaml"
         # Through the text, so that what is compared is what a file can hold: tuples are lists, for one.
         text = yaml.safe_dump(json.loads(json.dumps(dict(config))), sort_keys=False, allow_unicode=True)
-        if self.path.exists() and not file.exists() and any(self.path.iterdir()):
+        if self.path.is_dir() and not file.exists() and any(self.path.iterdir()):
             raise UsageError(f"{self.path} holds other files and no run; choose another --name or --folder")
         if restart and file.exists():
             shutil.rmtree(self.path)
         if file.exists():
             self._same(yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_load(text))
         else:
-            write_text(file, text)
+            try:
+                write_text(file, text)
+            except OSError as error:
+                raise UsageError(f"cannot write to {self.path}: {error.strerror}; choose another --folder") from error
 
     def _same(self, old: Any, new: Mapping[str, Any]) -> None:
         if not isinstance(old, dict):

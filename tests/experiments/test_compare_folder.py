@@ -52,6 +52,13 @@ def test_a_folder_with_other_files_is_left_alone(restart, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_place_that_is_no_folder_is_named(place, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=rf"cannot write to .*{place}: .*; choose another --folder"):
+        RunFolder(tmp_path / place, CONFIG)
+
+
 def test_an_empty_folder_is_fine(tmp_path):
     RunFolder(tmp_path, CONFIG).finish("a", {})
 
