@@ -16,17 +16,17 @@ from mpnn import use_kernels
 from mpnn.kernels import KERNELS, reference, segment
 from mpnn.plan import NAMES
 
+NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
 WIDE = (
-    {},
     {"mask": "one", "edge_weight": "one"},
-    {"mask": "batched", "edge_weight": "batched"},
+    {"mask": "batched", "edge_weight": "batched", "positions": True},
     {"mask": "all"},
     {"pair_mask": "one"},
-    {"mask": "batched", "pair_mask": "heads", "edge_weight": "one", "positions": True},
 )
-NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
-MODES = [(torch.float64, mode) for mode in WIDE]
-FEW_MODES = [(dtype, mode) for dtype in (torch.float32, torch.bfloat16, torch.float16) for mode in NARROW]
+MODES = [(torch.float64, mode) for mode in NARROW]
+FEW_MODES = [(torch.float64, mode) for mode in WIDE] + [
+    (dtype, mode) for dtype in (torch.float32, torch.bfloat16, torch.float16) for mode in NARROW
+]
 FEW = product("few")
 
 

@@ -11,6 +11,7 @@ from helpers.oracle import oracle
 from mpnn import use_kernels
 from mpnn.neighbours import Graph
 
+FEW = set(product("few"))
 VARIANTS = (
     {},
     {"mask": "batched", "edge_weight": "batched", "positions": True},
@@ -21,7 +22,7 @@ VARIANTS = (
 @pytest.mark.parametrize(("place", "rule"), product())
 def test_reference_is_the_oracle(place: str, rule: str) -> None:
     wrong = []
-    for variant in VARIANTS:
+    for variant in VARIANTS if (place, rule) in FEW else VARIANTS[1:]:
         call = trial(place, rule, **variant)
         with use_kernels("reference"):
             mine = run(call, call.leaves)

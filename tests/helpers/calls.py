@@ -19,7 +19,7 @@ from mpnn.plan import NAMES, Plan
 
 @dataclasses.dataclass
 class Trial:
-    """A layer with the tensors of one call, by name: "source", "target", "source mask", …, "edge_index", "pair_mask"."""
+    """A layer with the tensors of one call by name: "source", "target mask", "edge_index", "pair_mask", and so on."""
 
     layer: MessagePassing
     tensors: dict[str, Tensor]
@@ -93,7 +93,7 @@ def meets(place: Place, rule: Rule) -> bool:
 def product(which: str = "all") -> list[tuple[str, str]]:
     """Names of the pairs of cases that can meet, of a place and a rule.
 
-    "all": one of the two is a main one. "few": both are, and of the others each with the first two that it meets.
+    "all": one of the two is a main one. "main": both are. "few": also each other one with the first two that it meets.
     """
     found: list[tuple[str, str]] = []
     times: Counter[str] = Counter()
@@ -102,7 +102,7 @@ def product(which: str = "all") -> list[tuple[str, str]]:
             if not (p.main or r.main) or not meets(p, r):
                 continue
             lesser = rule if p.main else place
-            if which == "all" or (p.main and r.main) or times[lesser] < 2:
+            if which == "all" or (p.main and r.main) or (which == "few" and times[lesser] < 2):
                 found.append((place, rule))
             times[lesser] += not (p.main and r.main)
     return found

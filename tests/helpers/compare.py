@@ -51,7 +51,9 @@ def differences(mine: dict[str, Tensor | None], theirs: dict[str, Tensor | None]
     wrong, tolerance = [], TOLERANCE[dtype]
     for kind in ("output", "gradient", "second"):
         names = [k for k in theirs if k.startswith(kind)]
-        scale = max([float(t.abs().max()) for k in names if (t := theirs[k]) is not None and t.numel()], default=0.0)
+        scale = max(
+            [float(t.detach().abs().max()) for k in names if (t := theirs[k]) is not None and t.numel()], default=0.0
+        )
         for k in names:
             a, b = mine[k], theirs[k]
             if a is None and b is None:
@@ -60,7 +62,7 @@ def differences(mine: dict[str, Tensor | None], theirs: dict[str, Tensor | None]
             if a.shape != b.shape or a.dtype != b.dtype:
                 wrong.append(f"{k}: {tuple(a.shape)} {a.dtype}, expected {tuple(b.shape)} {b.dtype}")
             elif a.numel():
-                error = float((a.double() - b.double()).abs().max())
+                error = float((a.detach().double() - b.detach().double()).abs().max())
                 if not error <= tolerance * max(scale, 1e-3):  # also for NaN
                     wrong.append(f"{k}: off by {error:.3g} of {scale:.3g}, allowed {tolerance:g}")
     return wrong

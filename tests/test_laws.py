@@ -1,0 +1,317 @@
+"""Laws that hold for every pair of rules, on every kernel that can run the call."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.calls import Trial, product, trial
+from helpers.cases import PLACES, RULES
+from helpers.compare import agree, run
+from mpnn import capture_weights, trace_kernels, use_kernels
+from mpnn.kernels import reference
+from mpnn.neighbours import AllTokens, Graph, Window
+from mpnn.weights import EdgeLearned, QKSoftmax
+
+FEW = product("few")
+
+
+def has_dropout(rule: str) -> bool:
+    return isinstance(RULES[rule].make(AllTokens()), EdgeLearned | QKSoftmax)
+
+
+few = pytest.mark.parametrize(("place", "rule"), FEW)
+MAIN = product("main")
+main = pytest.mark.parametrize(("place", "rule"), MAIN)
+in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in MAIN if PLACES[p].batch is None])
+GRAPHS = ("Graph at call", "Graph loops added", "Graph relations", "Graph of two sets")
+graphs = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in FEW if p in GRAPHS])
+COUNTED = ("ALiBi", "Rotary")  # the sources' positions are counted where there are two sets: they belong to no token
+
+
+def kernels(call: Trial) -> Iterator[str]:
+    """Each kernel that can run a call, chosen in the body of the loop."""
+    for name in [*call.able(), "reference"]:
+        with use_kernels(name):
+            yield name
+
+
+@few
+def test_what_is_masked_cannot_be_seen(place: str, rule: str) -> None:
+    """Case 11: to the last bit, whatever stands at masked tokens and on the edges that go with them."""
+    call = trial(place, rule, mask="batched", edge_weight="batched")
+    for kernel in kernels(call):
+        clean = call.mapped(lambda name, t: blanked(call, name, t, 0.0))
+        expected = run(clean, clean.leaves)
+        for fill in (1e10, torch.inf, -torch.inf, torch.nan):
+            dirty = call.mapped(lambda name, t, fill=fill: blanked(call, name, t, fill))
+            found = run(dirty, dirty.leaves)
+            for name, t in expected.items():
+                assert t is None or torch.equal(found[name], t), f"{kernel}, {fill}: {name}"
+                assert t is None or bool(t.isfinite().all()), f"{kernel}: {name} is not finite"
+
+
+def blanked(call: Trial, name: str, t: Tensor, fill: float) -> Tensor:
+    """A tensor with masked tokens and the edges at these filled."""
+    end, kind = name.split()[0], name.split()[-1]
+    one_set = "target" not in call.tensors
+    if end in ("source", "target") and kind in ("source", "target", "coordinates"):
+        return t.masked_fill(~call.tensors[f"{end} mask"][..., None], fill)
+    if kind in ("edge_attr", "edge_weight") and "edge_index" in call.tensors:
+        masks = [call.tensors[f"{e} mask"] for e in ("source", "source" if one_set else "target")]
+        alive = torch.stack([m[..., ends] for m, ends in zip(masks, call.tensors["edge_index"], strict=True)]).all(0)
+        return t.masked_fill(~(alive if kind == "edge_weight" else alive[..., None]), fill)
+    return t.clone()
+
+
+@main
+def test_without_any_token_the_aggregate_is_zero(place: str, rule: str) -> None:
+    call = trial(place, rule, mask="all")
+    weight = call.layer.weight
+    for kernel in kernels(call):
+        found = run(call, call.leaves)
+        zero = found["output"].new_zeros(*found["output"].shape[:-1], weight.out_channels)
+        if weight.output is not None:
+            width = weight.output.in_features
+            zero = weight.output(zero.new_zeros(*zero.shape[:-1], width))
+        if weight.root is not None:
+            zero = zero + weight.root(zero.new_zeros(*zero.shape[:-1], weight.root.in_features))
+        zero = zero if weight.bias is None else zero + weight.bias
+        assert torch.equal(found["output"], zero), kernel
+        for name, t in found.items():
+            assert t is None or bool(t.isfinite().all()), f"{kernel}: {name}"
+            touched = name == "output" or name.endswith(("weight.bias", "output.weight", "output.bias", "root.bias"))
+            assert t is None or touched or not t.any(), f"{kernel}: {name}"
+
+
+@in_batches
+def test_entries_of_a_batch_do_not_see_each_other(place: str, rule: str) -> None:
+    call = trial(place, rule, lead=(3,), mask="batched", edge_weight="batched")
+    other = call.mapped(lambda name, t: other_entry(call, name, t))
+    for kernel in kernels(call):
+        y, z = call(), other()
+        agree({"output": z[:2]}, {"output": y[:2]}, torch.float64, kernel)
+        grads = torch.autograd.grad(
+            y[1].sum(), [t for k, t in call.leaves.items() if "parameter" not in k], allow_unused=True
+        )
+        for g in grads:
+            assert g is None or not (g[0].any() or g[2].any()), kernel
+
+
+def other_entry(call: Trial, name: str, t: Tensor) -> Tensor:
+    """The same, but for other numbers in the last entry."""
+    return torch.cat([t[:2], torch.rand_like(t[2:])]) if t.is_floating_point() else t
+
+
+@in_batches
+def test_leading_dimensions_are_one_batch(place: str, rule: str) -> None:
+    call = trial(place, rule, lead=(2, 1, 3), mask="batched", pair_mask="heads", edge_weight="batched", positions=True)
+    flat = call.mapped(lambda name, t: t.flatten(0, 2) if t.shape[:3] == (2, 1, 3) else t)
+    alone = call.mapped(lambda name, t: t[1, 0, 2] if t.shape[:3] == (2, 1, 3) else t)
+    for kernel in kernels(call):
+        y = call()
+        agree({"output": flat()}, {"output": y.flatten(0, 2)}, torch.float64, kernel)
+        agree({"output": alone()}, {"output": y[1, 0, 2]}, torch.float64, kernel)
+    weights = [t(return_weights=True)[1].weight for t in (call, flat)]
+    agree({"output": weights[1]}, {"output": weights[0].flatten(0, 2)}, torch.float64)
+
+
+@main
+def test_strides_do_not_matter(place: str, rule: str) -> None:
+    """Case 24: views of other tensors, and an upstream gradient of stride 0."""
+    call = trial(place, rule, mask="batched", pair_mask="one", edge_weight="batched")
+    looks = {
+        "every second": lambda t: torch.stack([t, t + 1], -1).flatten(-2)[..., ::2],
+        "transposed": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
+        "a slice": lambda t: torch.cat([t, t, t], 0)[len(t) : 2 * len(t)] if t.ndim else t,
+    }
+    for kernel in kernels(call):
+        expected = summed(call)
+        for look, change in looks.items():
+            wanted = lambda name, t, change=change: change(t) if t.ndim >= 2 and t.dtype != torch.bool else t  # noqa: E731
+            agree(summed(call.mapped(wanted)), expected, torch.float64, f"{kernel}, {look}")
+
+
+@in_batches
+def test_an_expanded_batch_is_a_copied_one(place: str, rule: str) -> None:
+    call = trial(place, rule, mask="one")
+    names = ("source", "target", "edge_attr")
+    copied = call.mapped(lambda name, t: t[:1].repeat(2, *(1,) * (t.ndim - 1)) if name in names else t)
+    spread = call.mapped(lambda name, t: t[:1].expand(2, *t.shape[1:]) if name in names else t)
+    for kernel in kernels(call):
+        agree(summed(spread), summed(copied), torch.float64, kernel)
+
+
+def summed(call: Trial) -> dict[str, Tensor | None]:
+    """Output and gradients of the plain sum."""
+    y, leaves = call(), call.leaves
+    grads = torch.autograd.grad(y.sum(), list(leaves.values()), allow_unused=True)
+    return {"output": y.detach()} | {f"gradient of {k}": g for k, g in zip(leaves, grads, strict=True)}
+
+
+@main
+def test_no_tensor_of_the_caller_is_written_to(place: str, rule: str) -> None:
+    call = trial(place, rule, mask="batched", pair_mask="heads", edge_weight="batched", positions=True)
+    everything = call.tensors | dict(call.layer.named_parameters()) | dict(call.layer.named_buffers())
+    before = {k: (t._version, t.detach().clone()) for k, t in everything.items()}
+    for kernel in kernels(call):
+        run(call, call.leaves)
+        call(return_weights=True)
+        for name, t in everything.items():
+            version, value = before[name]
+            assert t._version == version and torch.equal(t, value), f"{kernel} wrote to {name}"
+
+
+@main
+def test_int32_is_int64(place: str, rule: str) -> None:
+    call = trial(place, rule, edge_weight="one", positions=True)
+    small = call.mapped(lambda name, t: t.int() if t.dtype == torch.int64 else t)
+    graph = small.layer.neighbours
+    for kernel in kernels(call):
+        expected = call()
+        assert torch.equal(small(), expected), kernel
+    if isinstance(graph, Graph) and graph.built:
+        made = copy.deepcopy(call.layer)
+        made.neighbours.edge_index = made.neighbours.edge_index.int()
+        small.layer = made
+        for kernel in kernels(call):
+            assert torch.equal(small(), call()), kernel
+
+
+@main
+def test_copies_and_pickles_are_equal(place: str, rule: str) -> None:
+    call = trial(place, rule)
+    expected = call()  # what the layer remembers of a call goes into no copy
+    plain = "plain function" in rule
+    for layer in (copy.deepcopy(call.layer), *([] if plain else [pickle.loads(pickle.dumps(call.layer))])):
+        twin = Trial(layer, call.tensors, call.grid, call.as_pair)
+        assert torch.equal(twin(), expected)
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.zero_()
+        assert torch.equal(call(), expected)
+
+
+@main
+def test_listeners_change_nothing(place: str, rule: str) -> None:
+    call = trial(place, rule, mask="batched")
+    call.layer.weight.dropout = 0.5
+    torch.manual_seed(0)
+    expected, after = call(), torch.rand(3)
+    model = nn.ModuleDict({"layer": call.layer})
+    for listen in (capture_weights, trace_kernels):
+        torch.manual_seed(0)
+        with listen(model) as found:
+            y = call()
+        assert torch.equal(y, expected) and torch.equal(torch.rand(3), after)
+        assert list(found) == ["layer"]
+    with capture_weights(model) as found:
+        call()
+        call()
+    one, two = found["layer"]
+    call.layer.eval()
+    edges = call(return_weights=True)[1]
+    for captured in (one, two):
+        assert torch.equal(captured.source, edges.source) and torch.equal(captured.target, edges.target)
+        assert torch.equal(captured.weight, edges.weight) and not captured.weight.requires_grad
+
+
+@pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in MAIN if has_dropout(r)])
+def test_dropout(place: str, rule: str) -> None:
+    """Case 13, and in training: a seed repeats it, and of everything nothing is left, on every kernel."""
+    call = trial(place, rule, mask="one")
+    layer, n, m = call.layer, call().shape[-2], call.tensors["source"].shape[-2]
+    nothing = call(pair_mask=torch.zeros(n, m, dtype=torch.bool))
+    for kernel in kernels(call):
+        layer.eval()
+        expected = call()
+        layer.weight.dropout = 0.9
+        assert torch.equal(call(), expected) and torch.equal(call(), expected), kernel
+        layer.train()
+        seeded = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            seeded.append(run(call, call.leaves))
+        for name, t in seeded[0].items():
+            assert t is None or torch.equal(seeded[1][name], t), f"{kernel}: {name}"
+        layer.weight.dropout = 1.0
+        agree({"output": call()}, {"output": nothing}, torch.float64, kernel)
+        layer.weight.dropout = 0.0
+
+
+@pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in MAIN if has_dropout(r)])
+def test_gradients_under_dropout_are_those_of_the_same_draw(
+    place: str, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finite differences of a function that draws from a seed; the reference also in blocks that are made again."""
+    call = trial(place, rule, lead=())
+    call.layer.weight.dropout = 0.4
+
+    def drawn(x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return dataclasses.replace(call, tensors=call.tensors | {"source": x})()
+
+    for kernel in kernels(call):
+        assert torch.autograd.gradcheck(drawn, call.tensors["source"], fast_mode=True), kernel
+    with use_kernels("reference"), monkeypatch.context() as patch:
+        patch.setattr(reference, "BLOCK", 20)
+        assert torch.autograd.gradcheck(drawn, call.tensors["source"], fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"), [(p, r) for p, r in FEW if p in GRAPHS and not (PLACES[p].targets and r in COUNTED)]
+)
+def test_order_of_nodes(place: str, rule: str) -> None:
+    """A permutation of the nodes, with everything that belongs to them, permutes the output."""
+    call = trial(place, rule, mask="batched", edge_weight="batched", positions=True)
+    ends = ("source", "target") if "target" in call.tensors else ("source",)
+    orders = {end: torch.randperm(call.tensors[end].shape[-2]) for end in ends}
+    ranks = [orders[end].argsort() for end in ("source", ends[-1])]
+
+    def moved(name: str, t: Tensor) -> Tensor:
+        end, kind = name.split()[0], name.split()[-1]
+        if name == "edge_index":
+            return torch.stack([rank[row] for rank, row in zip(ranks, t, strict=True)])
+        if name == "positions":
+            return t.index_select(-1, orders[ends[-1]])
+        return t.index_select(-1 if kind == "mask" else -2, orders[end]) if end in orders else t
+
+    other = call.mapped(moved)
+    for kernel in kernels(call):
+        agree({"output": other()}, {"output": call().index_select(-2, orders[ends[-1]])}, torch.float64, kernel)
+
+
+@graphs
+def test_order_of_edges(place: str, rule: str) -> None:
+    call = trial(place, rule, dtype=torch.float32, edge_weight="one")
+    order = torch.randperm(call.tensors["edge_index"].shape[1])
+    axis = {"edge_index": -1, "edge_type": -1, "edge_weight": -1, "edge_attr": -2}
+    other = call.mapped(lambda name, t: t.index_select(axis[name], order) if name in axis else t)
+    for kernel in kernels(call):
+        y, z = call(), other()
+        assert float((y - z).detach().abs().max()) <= 32 * 2**-23 * float(y.detach().abs().max().clamp(min=1)), kernel
+
+
+@pytest.mark.parametrize("rule", ["attention", "GAT", "fixed sum", "fixed max", "own score", "own matrix", "Bahdanau"])
+def test_order_of_tokens(rule: str) -> None:
+    call = trial("AllTokens", rule, mask="batched")
+    order = torch.randperm(4)
+    other = call.mapped(lambda name, t: t.index_select(-1 if name.endswith("mask") else -2, order))
+    for kernel in kernels(call):
+        agree({"output": other()}, {"output": call().index_select(-2, order)}, torch.float64, kernel)
+
+
+@pytest.mark.parametrize("neighbours", [AllTokens(causal=True), Window(2, 0)])
+def test_the_future_cannot_be_seen(neighbours: nn.Module) -> None:
+    for rule in ("attention", "GAT", "fixed sum", "Rotary", "ALiBi"):
+        call = trial("AllTokens", rule)
+        call.layer.neighbours = neighbours
+        other = call.mapped(lambda name, t: torch.cat([t[:, :3], t[:, 3:] + 5], 1))
+        for kernel in kernels(call):
+            assert torch.equal(other()[:, :3], call()[:, :3]), kernel
