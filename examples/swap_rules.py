@@ -1,9 +1,9 @@
 """One Transformer, one changed argument at a time: window attention, a graph network, a convolution.
 
-Each row differs from the row before it in one argument. The rest of the model stays: the embedding, the learned code of
-places, the pre-norm residual blocks with their channel MLP, the readout.
+Each row differs from the row before it in one argument. The rest of the model stays: the embedding, the code of places,
+the pre-norm residual blocks with their channel MLP, the readout.
 
-    python examples/swap_rules.py --dataset digits
+    python examples/swap_rules.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpnn import trace_kernels
 from mpnn.data import load
 from mpnn.models import Transformer
 from mpnn.neighbours import AllTokens, Graph, Grid, Neighbours, Window
-from mpnn.positions import Learned
+from mpnn.positions import Sinusoidal
 from mpnn.training import Settings, fit, seeded
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel, Weight
 
@@ -58,20 +58,20 @@ def rules(size: tuple[int, ...]) -> list[tuple[str, Neighbours, Callable[[int], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", default="mnist1d", help="mnist1d, digits, or another of mpnn.data.SOURCES")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--dataset", default="digits", help="digits, mnist1d, or another of mpnn.data.SOURCES")
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--smoke", action="store_true", help="a few steps: done in seconds")
     args = parser.parse_args()
     steps = 3 if args.smoke else args.steps
     data = load(args.dataset)
-    settings = Settings(3e-3, optimiser="adamw", schedule="cosine", warmup=0.05, batch_size=64)
+    settings = Settings(3e-3, optimiser="adamw", schedule="cosine", warmup=0.05, batch_size=32, clip=1.0)
     print(f"{data.name}, grid {data.grid}: {len(data.x_train):,} training samples, {steps} steps")
     print(
         f"{'neighbours × weight':<26} {'also known as':<30} {'parameters':>10} {'accuracy':>9}   kernel of each layer"
     )
     for name, neighbours, weight in rules(data.grid):
         with seeded(0):
-            code = Learned(32, data.tokens)
+            code = Sinusoidal(32)
             size = (data.channels, 32, 2, data.classes)
             model = Transformer(*size, neighbours=neighbours, weight=weight, position=code, hidden=64)
             result = fit(model, data, settings, steps=steps, evaluations=1)

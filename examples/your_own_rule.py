@@ -30,6 +30,7 @@ class Powers(Neighbours):
     """
 
     axes = 1  # the width of offset, which `Aim` reads
+    listed = True  # few edges: the sparse kernels may run it
 
     def __init__(self, reach: int) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ PRINTS = {
     "your_own_rule": [
         r"largest difference from a loop: \d",
         "Powers × Aim  batch 1",
-        "→ reference",
+        "→ spmm",
         "Powers × SharedKernel .*%",
     ],
 }
