@@ -142,10 +142,10 @@ class MessagePassing(nn.Module):
             edges = (id(edge_index), edge_index._version)
         else:
             return None
-        device = x.device
+        device, modules = x.device, self._modules
         return (
-            x.shape, x.dtype, device, edges, self.training, torch.is_grad_enabled(), forced(self.kernel),
-            torch.is_autocast_enabled(device.type),
+            id(modules["neighbours"]), id(modules["weight"]), x.shape, x.dtype, device, edges, self.training,
+            torch.is_grad_enabled(), forced(self.kernel), torch.is_autocast_enabled(device.type),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:

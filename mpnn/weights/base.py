@@ -71,6 +71,10 @@ class Weight(nn.Module, ABC):
         self.root: nn.Linear | None = None
         self.register_parameter("bias", None)
         if in_channels is None:
+            if self.groups is not None:
+                raise ValueError(
+                    "expected in_channels and out_channels with groups=, whose matrices have these widths, got None"
+                )
             given = [n for n, v in (("value", value), ("output", output), ("root", root)) if v is not False]
             if given:
                 raise ValueError(f"expected in_channels and out_channels with {given[0]}=, got None")
