@@ -22,8 +22,8 @@ from door.rules import MADE
 from mpnn import MessagePassing, attend
 from mpnn.tokens import Tokens
 
-# How our messages are built: what is asked for and what came, or which argument would be ignored. Python's own words for
-# an argument that a signature does not have will do.
+# How our messages are built: what is asked for and what came, or which argument would be ignored. Python's own words
+# for an argument that a signature does not have will do.
 ASKED = re.compile(
     "expected|needs|no more than|refused|goes with|not supported|weighs|has no parameter|would be ignored"
 )
