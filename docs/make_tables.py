@@ -16,8 +16,9 @@ import io
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
-from mpnn.experiments import Comparison, Contestant
+from mpnn.experiments import MODELS, Comparison
 from mpnn.experiments.atlas_cells import CELLS
 from mpnn.experiments.recipes import PUBLISHED
 from mpnn.report.style import NAMES
@@ -55,43 +56,46 @@ def shuffles(one: Comparison, other: Comparison) -> bool:
 
 
 def comparison(plain: Comparison, shuffled: list[Comparison]) -> str:
-    columns = [plain, *shuffled[:1]]
-    published = PUBLISHED.get(plain.config["dataset"], {}) if plain.config["published"] else {}
+    """A row for each model; the runs with shuffled positions, and what is published, are columns."""
+    both = [plain, *shuffled[:1]]
+    published = PUBLISHED[plain.config["dataset"]] if plain.config["published"] else {}
     head = ["model", "parameters"]
-    for one in columns:
-        head += [
-            f"test accuracy{', positions shuffled' if one is not plain else ''}",
-            *(["published"] if published else []),
-        ]
+    for one in both:
+        head.append("test accuracy" if one is plain else "with shuffled positions")
+        head += ["published"] if published else []
     head += ["FLOPs a sample", "ms a step", "kernel of each layer"]
     lines = [row(head), row(["---", *["---:"] * (len(head) - 2), "---"])]
     for model in plain.contestants:
-        cells = [f"{NAMES[model.model]}", f"{model.parameters:,}"]
-        for one in columns:
-            cells.append(found_accuracy(one, model.model))
-            figure = published.get(one is not plain, {}).get(model.model)
-            cells += [f"{figure} %" if figure is not None else "–"] if published else []
+        cells = [NAMES[model.model], f"{model.parameters:,}"]
+        for one in both:
+            cells += [accuracy(other) for other in one.contestants if other.model == model.model]
+            cells += [percent(published[one is not plain].get(model.model))] if published else []
         lines.append(row([*cells, amount(model.flops), f"{1e3 * model.seconds_a_step:.1f}", kernels(model)]))
-    rules = [f"* {NAMES[model.model]}: {model.rule}." for model in plain.contestants]
+    lines += ["", f"{title(plain)}; {caption(plain)}.", ""]
+    lines += [f"* {NAMES[model.model]}: {model.rule}." for model in plain.contestants]
+    made = " and ".join(f"`{command(one.config)}`" for one in both)
     versions = ", ".join(f"{name} {number}" for name, number in plain.about["versions"].items() if name != "mpnn")
-    made = " and ".join(f"`{command(one)}`" for one in columns)
-    lines += ["", f"{title(plain)}; {caption(plain)}.", "", *rules, ""]
-    lines += [f"Made by {made}; {plain.about['machine']}; Python {plain.about['python']}, {versions}.", ""]
-    lines += [f"![{title(one)}]({(one.folder / 'accuracy.png').relative_to(ROOT)})" for one in columns]
+    lines += ["", f"Made by {made}; {plain.about['machine']}; Python {plain.about['python']}, {versions}.", ""]
+    lines += [f"![{title(one)}]({one.folder.parent.name}/{one.folder.name}/accuracy.png)" for one in both]
     return "\n".join(lines)
 
 
-def found_accuracy(result: Comparison, model: str) -> str:
-    ours: list[Contestant] = [one for one in result.contestants if one.model == model]
-    return accuracy(ours[0]) if ours else "–"
+def percent(figure: float | None) -> str:
+    return "–" if figure is None else f"{figure} %"
 
 
-def command(result: Comparison) -> str:
+def command(config: dict[str, Any]) -> str:
     """The options that repeat it, where they are not the default."""
-    config = result.config
-    words = ["mpnn compare"] + ([f"--dataset {config['dataset']}"] if config["dataset"] != "mnist1d" else [])
-    words += ["--published"] if config["published"] else [f"--steps {config['steps']} --seeds {config['seeds']}"]
-    words += [f"--budget {config['budget']}"] if config["budget"] is not None else []
+    words = ["mpnn compare"]
+    if config["published"]:
+        words.append("--published")
+    usual = {"dataset": "mnist1d", "steps": 6000, "seeds": 5} if config["published"] else {"dataset": "mnist1d"}
+    usual |= {"models": list(MODELS), "budget": None, "kernel": None}
+    for name, default in usual.items():
+        if config[name] != default:
+            words.append(f"--{name} {','.join(config[name]) if name == 'models' else config[name]}")
+    if not config["published"]:
+        words.append(f"--steps {config['steps']} --seeds {config['seeds']}")
     return " ".join(words + (["--shuffle-positions"] if config["shuffle_positions"] else []))
 
 

@@ -120,9 +120,42 @@ def test_files_and_links_exist():
     assert [path for path in (*named, *linked) if not (ROOT / path).exists()] == []
 
 
-def test_tables_are_those_of_the_program():
+@pytest.fixture(scope="module")
+def make_tables():
     spec = importlib.util.spec_from_file_location("make_tables", ROOT / "docs" / "make_tables.py")
-    make_tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_tables)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_those_of_the_program(make_tables):
     blocks = {"atlas": make_tables.atlas(), "results": make_tables.results(ROOT / "results")}
     assert make_tables.rewritten(TEXT, blocks) == TEXT, "run python docs/make_tables.py"
+
+
+def test_the_table_of_results_has_the_numbers_of_the_runs(make_tables, tmp_path, monkeypatch):
+    from mpnn.experiments import compare
+
+    monkeypatch.setenv("MPNN_DATA", str(tmp_path / "data"))
+    options = {"models": "logistic,mlp", "steps": 2, "seeds": 2, "published": True, "quiet": True}
+    plain = compare(**options, folder=tmp_path / "results", name="a")
+    assert "shuffled" not in make_tables.results(tmp_path / "results")
+    shuffled = compare(**options, folder=tmp_path / "results", name="b", shuffle_positions=True)
+    made = make_tables.results(tmp_path / "results")
+    head, _, *rows = [line.strip("| ").split(" | ") for line in made.splitlines() if line.startswith("|")]
+    assert [cells[0] for cells in rows] == ["logistic", "MLP"]
+    for cells, one, other, published in zip(
+        rows, plain.contestants, shuffled.contestants, ("32 %", "68 %"), strict=True
+    ):
+        found = dict(zip(head[2:], cells[2:], strict=True))
+        assert cells[1] == f"{one.parameters:,}"
+        assert found["test accuracy"] == f"{100 * one.mean:.1f} ± {100 * one.sd:.1f} %"
+        assert found["with shuffled positions"] == f"{100 * other.mean:.1f} ± {100 * other.sd:.1f} %"
+        assert cells.count(published) == 2
+    command = "mpnn compare --published --steps 2 --seeds 2 --models logistic,mlp"
+    assert f"Made by `{command}` and `{command} --shuffle-positions`; " in made
+    assert "(results/a/accuracy.png)" in made and "(results/b/accuracy.png)" in made
+
+
+def test_no_result_is_said(make_tables, tmp_path):
+    assert "mpnn compare --published --folder results" in make_tables.results(tmp_path)
