@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from mpnn.memo import lasting, outside
 
 
 class Rows(NamedTuple):
@@ -68,9 +71,9 @@ class Edges:
         key = ("rows", by, count)
         if key not in self.cache:
             ends: Tensor = getattr(self, by)
-            order = torch.argsort(ends, stable=True)
-            start = torch.zeros(count + 1, dtype=torch.int64, device=ends.device)
-            torch.cumsum(torch.bincount(ends, minlength=count), 0, out=start[1:])
+            with outside() if lasting(ends) else nullcontext():
+                order = torch.argsort(ends, stable=True)
+                start = torch.nn.functional.pad(torch.bincount(ends, minlength=count).cumsum(0), (1, 0))
             self.cache[key] = Rows(order, start)
         return self.cache[key]
 

@@ -35,3 +35,14 @@ def apply(function: Any, *inputs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
         return function.twin.apply(*inputs)
     return function.forward(*inputs)
+
+
+def fold(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """A vmapped axis as the outer part of the first one."""
+    x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.flatten(0, 1)
+
+
+def unfold(x: Tensor, size: int) -> tuple[Tensor, int]:
+    """The outer part of the first axis as a vmapped axis: what a vmap rule returns."""
+    return x.unflatten(0, (size, x.shape[0] // size)), 0

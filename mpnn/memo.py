@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,26 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 _store: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Outside inference mode and all functional transforms: what is kept must serve other calls than this one."""
+    if torch.compiler.is_compiling():
+        yield
+    elif torch._C._functorch.peek_interpreter_stack() is None:
+        with torch.inference_mode(False):
+            yield
+    else:
+        from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+        with torch.inference_mode(False), temporarily_clear_interpreter_stack():
+            yield
+
+
+def lasting(tensor: Tensor) -> bool:
+    """Whether a tensor may be kept for other calls: no inference tensor, none of a functional transform."""
+    return not (tensor.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tensor | None) -> Any:
@@ -22,9 +43,8 @@ def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tens
     if torch.compiler.is_compiling():
         return make()
     tensors = [t for t in (first, *others) if t is not None]
-    for t in tensors:
-        if t.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(t):
-            return make()
+    if not all(lasting(t) for t in tensors):
+        return make()
     full_key = (key, *(None if t is None else (id(t), t._version) for t in (first, *others)))
     entries = _store.setdefault(first, {})
     found = entries.get(full_key)
@@ -33,7 +53,7 @@ def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tens
     version = first._version
     for stale in [k for k, v in entries.items() if k[1][1] != version or any(ref() is None for ref in v[0])]:
         del entries[stale]
-    with torch.inference_mode(False):  # what is kept may be needed in a backward
+    with outside():
         value = make()
     entries[full_key] = ([weakref.ref(t) for t in tensors[1:]], value)
     return value

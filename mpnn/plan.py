@@ -142,7 +142,10 @@ def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -
         flops = 2 * edges * spec.batch * (spec.out_channels + spec.parts * spec.score_channels)
     tokens = spec.batch * (spec.sources * spec.channels + spec.targets * spec.out_channels)
     listed = 0 if kernel in ("linear", "conv", "sdpa") else 16 * edges
-    transforms = ("backward", "double backward", "vmap", "grad") + (
-        ("jvp",) if kernel in ("reference", "linear", "conv") else ()
-    )
-    return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, transforms, spec)
+    able = [
+        t
+        for t in ("vmap", "grad", "jvp")
+        if not BY_NAME[kernel].unsupported(dataclasses.replace(spec, transforms=(t,)))
+    ]
+    supports = ("backward", "double backward", *able)
+    return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, supports, spec)

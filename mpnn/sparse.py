@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.edges import Edges
-from mpnn.functions import apply, twinned
+from mpnn.functions import apply, fold, twinned, unfold
+from mpnn.memo import lasting, outside
 
 
 class Csr:
@@ -45,13 +47,17 @@ class Csr:
         """The rows of these edges; with several relations one row for each (relation, target)."""
         key = ("csr", targets, sources, relations)
         if key not in edges.cache:
-            row = edges.target if relations == 1 or edges.relation is None else edges.relation * targets + edges.target
-            with torch.inference_mode(False):
-                by = Edges(edges.source, row).rows("target", targets * relations)
-                csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
-            csr.edges = edges.take(by.order)
-            edges.cache[key] = csr
+            with outside() if lasting(edges.source) else nullcontext():
+                edges.cache[key] = Csr._made(edges, targets, sources, relations)
         return edges.cache[key]
+
+    @staticmethod
+    def _made(edges: Edges, targets: int, sources: int, relations: int) -> Csr:
+        row = edges.target if relations == 1 or edges.relation is None else edges.relation * targets + edges.target
+        by = Edges(edges.source, row).rows("target", targets * relations)
+        csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
+        csr.edges = edges.take(by.order)
+        return csr
 
     def matrix(self, values: Tensor) -> Tensor:
         """The sparse matrix with these values, in this order."""
@@ -65,30 +71,36 @@ class Csr:
 
     def kept(self, weight: Tensor) -> Tensor:
         """The matrix of weights (1, E), kept while the same tensor comes again."""
-        version = None if weight.is_inference() else weight._version
-        if self._last is None or self._last[0]() is not weight or self._last[1] != version or version is None:
-            self._last = (weakref.ref(weight), version, self.matrix(weight.detach()[0].contiguous()))
+        if not lasting(weight):
+            return self.matrix(weight[0].contiguous())
+        if self._last is None or self._last[0]() is not weight or self._last[1] != weight._version:
+            self._last = (weakref.ref(weight), weight._version, self.matrix(weight.detach()[0].contiguous()))
         return self._last[2]
 
     def ones(self, dtype: torch.dtype) -> Tensor:
         """Weights of 1: (1, E)."""
         if dtype not in self._ones:
-            self._ones[dtype] = torch.ones(1, self.row.shape[0], dtype=dtype, device=self.row.device)
+            with outside():
+                self._ones[dtype] = torch.ones(1, self.row.shape[0], dtype=dtype, device=self.row.device)
         return self._ones[dtype]
 
     @property
     def transpose(self) -> Csr:
         """The same edges by source; its ``order`` counts places of this one."""
         if self._transpose is None:
-            by = Edges(self._col, self._col).rows("target", self.shape[1])
-            flipped = Csr(self._col[by.order], self.row[by.order], by.order, by.start, (self.shape[1], self.shape[0]))
-            back = Csr.__new__(Csr)
-            back.__dict__.update(self.__dict__)
-            back.order = torch.argsort(by.order)
-            back._transpose = flipped
-            flipped._transpose = back
-            self._transpose = flipped
+            with outside() if lasting(self._col) else nullcontext():
+                self._transpose = self._flipped()
         return self._transpose
+
+    def _flipped(self) -> Csr:
+        by = Edges(self._col, self._col).rows("target", self.shape[1])
+        flipped = Csr(self._col[by.order], self.row[by.order], by.order, by.start, (self.shape[1], self.shape[0]))
+        back = Csr.__new__(Csr)
+        back.__dict__.update(self.__dict__)
+        back.order = torch.argsort(by.order)
+        back._transpose = flipped
+        flipped._transpose = back
+        return flipped
 
 
 def rows3(x: Tensor) -> Tensor:
@@ -105,16 +117,6 @@ def spmm(csr: Csr, weight: Tensor | None, x: Tensor) -> Tensor:
 def sddmm(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
     """s[k, e] = a[k, row_e] · b[k, col_e]: (K, N, D), (K, M, D) → (K, E)."""
     return apply(Sddmm, csr, a, b)
-
-
-def _fold(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """A vmapped axis as the outer part of the first one."""
-    x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-    return x.flatten(0, 1)
-
-
-def _unfold(x: Tensor, size: int) -> tuple[Tensor, int]:
-    return x.unflatten(0, (size, -1)), 0
 
 
 @twinned
@@ -158,8 +160,8 @@ class Spmm(Function):
             weight = weight.movedim(in_dims[1], 0)
             weight = weight.expand(size, lead, weight.shape[-1]).flatten(0, 1)
         elif weight.shape[0] > 1:
-            weight = _fold(weight, None, size)
-        return _unfold(apply(Spmm, csr, weight, _fold(x, in_dims[2], size)), size)
+            weight = fold(weight, None, size)
+        return unfold(apply(Spmm, csr, weight, fold(x, in_dims[2], size)), size)
 
 
 @twinned
@@ -195,7 +197,7 @@ class Sddmm(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, a: Tensor, b: Tensor) -> tuple:
         size = info.batch_size
-        return _unfold(apply(Sddmm, csr, _fold(a, in_dims[1], size), _fold(b, in_dims[2], size)), size)
+        return unfold(apply(Sddmm, csr, fold(a, in_dims[1], size), fold(b, in_dims[2], size)), size)
 
 
 @twinned
@@ -216,7 +218,7 @@ class SegmentSum(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(apply(SegmentSum, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return unfold(apply(SegmentSum, csr, fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
 @twinned
@@ -237,7 +239,7 @@ class Rows(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(apply(Rows, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return unfold(apply(Rows, csr, fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
 @twinned
@@ -259,7 +261,7 @@ class SegmentMax(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, csr: Csr, x: Tensor) -> tuple:
-        return _unfold(apply(SegmentMax, csr, _fold(x, in_dims[1], info.batch_size)), info.batch_size)
+        return unfold(apply(SegmentMax, csr, fold(x, in_dims[1], info.batch_size)), info.batch_size)
 
 
 def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:

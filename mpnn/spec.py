@@ -49,7 +49,12 @@ class Spec:
     dropout: float = 0.0
     grad: bool = False
     compiling: bool = False
+    wrapped: bool = False  # a functional transform maps over a mask or the score bias
     transforms: tuple[str, ...] = ()
+
+
+def _wrapped(tensor: Any) -> bool:
+    return tensor is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def spec_of(call: Any, weight: Any) -> Spec:
@@ -101,5 +106,6 @@ def spec_of(call: Any, weight: Any) -> Spec:
         dropout=call.dropout,
         grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
         compiling=compiling(),
+        wrapped=call.transformed and any(_wrapped(t) for t in (call.source_mask, call.pair_mask, bias)),
         transforms=transforms(),
     )

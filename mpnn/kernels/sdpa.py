@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
+from mpnn.functions import fold, unfold
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.spec import Spec
@@ -53,6 +54,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("no tokens")
     if "jvp" in spec.transforms:
         why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.wrapped:
+        why.append("masks or a score bias that a functional transform maps over")
     if spec.transforms and spec.dropout:
         why.append("dropout under a functional transform")
     if spec.transforms and spec.score_bias == "module":
@@ -157,7 +160,7 @@ def _rows(
     options: dict[str, Any],
 ) -> Tensor:
     """Attention of some targets under a mask and a bias."""
-    mask, bias = _mask(call, source_mask, causal, rows), _bias(call, rows)
+    mask, bias = (_repeat(t, q.shape[0]) for t in (_mask(call, source_mask, causal, rows), _bias(call, rows)))
     some = None
     if mask is not None:
         some = mask.any(-1, keepdim=True)
@@ -166,6 +169,13 @@ def _rows(
         mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -torch.inf)
     y = F.scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=mask, **options)
     return y if some is None else y.masked_fill(~some, 0)
+
+
+def _repeat(x: Tensor | None, entries: int) -> Tensor | None:
+    """One mask per batch entry, repeated for a vmapped axis before it."""
+    if x is None or x.ndim < 4 or x.shape[0] in (1, entries):
+        return x
+    return x.repeat(entries // x.shape[0], 1, 1, 1)
 
 
 def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> Tensor | None:
@@ -219,10 +229,11 @@ def _again(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tensor,
     """The same attention through the reference, which has every derivative."""
 
     def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        shaped = {
-            n: t.reshape(*call.lead, *t.shape[-3:]) for n, t in (("query", query), ("key", key), ("value", value))
-        }
-        y = reference(dataclasses.replace(call, nodes=call.nodes | shaped))
+        more = query.shape[0] // max(1, call.entries)  # a vmapped axis stands before the others
+        lead = call.lead if more == 1 else (more, *call.lead)
+        given = (("query", query), ("key", key), ("value", value))
+        shaped = {n: t.reshape(*lead, *t.shape[-3:]) for n, t in given}
+        y = reference(dataclasses.replace(call, nodes=call.nodes | shaped, lead=lead))
         return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
 
     return again
@@ -274,8 +285,6 @@ class _Flash(Function):
 class _Transformed(Function):
     """Fused attention inside functional transforms: its backward is always the reference's."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(attention: Any, again: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attention(query, key, value)
@@ -288,6 +297,12 @@ class _Transformed(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         return (None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, attention: Any, again: Any, *inputs: Tensor) -> tuple:
+        """The vmapped axis as the outer part of the batch."""
+        folded = [fold(t, d, info.batch_size) for t, d in zip(inputs, in_dims[2:], strict=True)]
+        return unfold(_Transformed.apply(attention, again, *folded), info.batch_size)
 
 
 def _pull(again: Any, inputs: tuple[Tensor, ...], needed: tuple[bool, ...], grad: Tensor) -> list[Tensor | None]:

@@ -17,6 +17,7 @@ from torch import Tensor
 from mpnn.checks import HALF, wide
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
+from mpnn.memo import lasting
 from mpnn.sparse import Csr, SegmentSum, rows3, spmm
 from mpnn.spec import Spec
 
@@ -149,7 +150,7 @@ def _scale(call: Call, csr: Csr) -> Tensor | None:
     assert scale is not None
     heads = call.value.shape[-3] if call.weight.heads is not None else 1
     made = _per_row(scale.to(wide(call.value.dtype)), call.lead, heads)
-    if plain and not made.is_inference():
+    if plain and lasting(made):
         csr.cache[key] = made
     return made
 

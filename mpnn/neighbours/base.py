@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mpnn.checks import integers, values
 from mpnn.edges import Edges
+from mpnn.memo import outside
 from mpnn.tokens.base import Tokens
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -125,7 +126,7 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     key = (rule, targets, sources, grid, device)
     found = _made.get(key)
     if found is None:
-        with torch.inference_mode(False):
+        with outside():
             found = rule.edges(targets, sources, tokens=tokens)
         if len(found) <= _CACHED_EDGES:
             _made[key] = found

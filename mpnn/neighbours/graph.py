@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mpnn.checks import compiling, integers, one_of, positive, tensor, values, wide
 from mpnn.edges import Edges
-from mpnn.memo import derived
+from mpnn.memo import derived, outside
 from mpnn.neighbours.base import Neighbours
 
 
@@ -82,7 +82,7 @@ class Graph(Neighbours):
         for name, value in given.items():
             tensor(name.removeprefix("edge_"), value, "with one row for each edge")
             self.register_buffer(name, value, persistent=False)
-        self._linked: dict[Any, Edges] = {}
+        self._linked: dict[str, Tensor] = {}
         if index is not None:
             check_rows(attr, type, self.edge_weight, index.shape[1], ("attr", "type", "weight"))
             if self.sizes is not None:
@@ -195,8 +195,9 @@ class Graph(Neighbours):
         if "pairs" not in self._linked:
             sources, targets = self.sizes or (int(self.edge_index.max()) + 1 if self.edge_index.numel() else 0,) * 2
             linked = self.link(self.edge_index, self.edge_type, targets, sources)
-            self._linked["pairs"] = torch.unique(linked.target * (1 << 31) + linked.source)
-        return self._linked["pairs"]  # type: ignore[return-value]
+            with outside():
+                self._linked["pairs"] = torch.unique(linked.target * (1 << 31) + linked.source)
+        return self._linked["pairs"]
 
     def pair_ids(self, edges: Edges, targets: int, sources: int) -> Tensor:
         """Pairs are numbered by target, then source; duplicates share a number."""
