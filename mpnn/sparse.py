@@ -182,7 +182,9 @@ class Sddmm(Function):
     def forward(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
         if csr.row.shape[0] == 0 or a.shape[-1] == 0:
             return a.new_zeros(a.shape[0], csr.row.shape[0])
-        if a.device.type != "cpu":
+        if (
+            a.device.type != "cpu" or csr.row.shape[0] > a.shape[1] * b.shape[1]
+        ):  # duplicates that torch's sample refuses
             return torch.stack([_sampled(csr, u, v) for u, v in zip(a, b, strict=True)])
         pattern = csr.matrix(csr.ones(a.dtype)[0])
         sample = [

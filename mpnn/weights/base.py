@@ -153,15 +153,16 @@ class Weight(nn.Module, ABC):
         """Channels of the target tokens that this rule takes; None for any."""
         return self.in_channels if self.root is None else self.root.in_features
 
-    def reset_linears(self, bound: str = "linear") -> None:
-        """Redraw value, output and root: "linear" as nn.Linear does, "glorot" as PyG's attention layers do."""
-        for layer in (self.value, self.output, self.root):
+    def reset_linears(self, *glorot: str) -> None:
+        """Redraw value, output and root as nn.Linear does, those named by PyG's glorot with a bias of 0."""
+        for name in ("value", "output", "root"):
+            layer = getattr(self, name)
             if layer is not None:
                 layer.reset_parameters()
-                if bound == "glorot":
-                    nn.init.xavier_uniform_(layer.weight)
-                    if layer.bias is not None:
-                        nn.init.zeros_(layer.bias)
+            if layer is not None and name in glorot:
+                glorot_(layer.weight)
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
 
     def extra_repr(self) -> str:
         family = f"heads={self.heads}" if self.heads is not None else f"groups={self.groups}"

@@ -88,15 +88,12 @@ class EdgeLearned(Weight):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Redraw value, output and root as GATConv and NNConv do, the bias as 0, the network by its own rule."""
-        self.reset_linears("glorot" if self.heads is not None else "linear")
+        """Redraw as GATConv, CFConv and NNConv do: value and output by glorot, the bias as 0, the network by its rule."""
+        self.reset_linears("value", "output")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         if isinstance(self.network, nn.Module):
-            for module in self.network.modules():
-                reset = getattr(module, "reset_parameters", None)
-                if callable(reset):
-                    reset()
+            _reset(self.network)
 
     def target_width(self) -> int | None:
         """The network's own, where it projects the target by itself."""
@@ -106,3 +103,13 @@ class EdgeLearned(Weight):
     def per_edge(self, pairs: Pairs) -> Tensor:
         network: Callable[..., Tensor] = self.network
         return network(pairs) if self.takes_pairs else network(pairs.attr)
+
+
+def _reset(module: nn.Module) -> None:
+    """A module's own reset, else that of its children: a parent has drawn them already."""
+    reset = getattr(module, "reset_parameters", None)
+    if callable(reset):
+        reset()
+    else:
+        for child in module.children():
+            _reset(child)

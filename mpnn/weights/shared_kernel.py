@@ -94,18 +94,19 @@ class SharedKernel(Weight):
             self.coefficients = nn.Parameter(torch.empty(self.relations, self.bases))
 
     def reset_parameters(self) -> None:
-        """Redraw as the reference layer does: nn.Conv and nn.Linear, or on graphs PyG's glorot with a bias of 0."""
-        self.reset_linears()
-        on_graph = self.on_graph
+        """Redraw as the reference layer does: nn.Conv, nn.Linear, GraphConv and SAGEConv by fan-in; GCNConv and RGCNConv
+        by glorot with a bias of 0."""
+        glorot = self.on_graph and (self.normalise is not None or self.relations > 1)
+        self.reset_linears(*(["root"] if glorot and self.relations > 1 else []))
         fan_in = self.relations * (self.before // self.groups if self.groups else 1)
-        if self.weight is not None and on_graph:
+        if self.weight is not None and glorot:
             glorot_(self.weight)
         elif self.weight is not None:
             uniform_(self.weight, fan_in)
         if self.coefficients is not None:
             glorot_(self.coefficients)
         if self.bias is not None:
-            if on_graph or self.weight is None:
+            if glorot or self.weight is None:
                 nn.init.zeros_(self.bias)
             else:
                 uniform_(self.bias, fan_in)
