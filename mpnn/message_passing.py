@@ -144,7 +144,8 @@ class MessagePassing(nn.Module):
             return None
         device, modules = x.device, self._modules
         return (
-            id(modules["neighbours"]), id(modules["weight"]), x.shape, x.dtype, device, edges, self.training,
+            id(modules["neighbours"]), id(modules["weight"]), x.shape, x.dtype, device, edges,
+            modules["weight"].dropout if self.training else 0.0,
             torch.is_grad_enabled(), forced(self.kernel), torch.is_autocast_enabled(device.type),
         )  # fmt: skip
 

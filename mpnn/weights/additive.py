@@ -122,13 +122,12 @@ class AdditiveScoreV2(EdgeNetwork):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Glorot with zero biases, as GATv2Conv."""
+        """Glorot, biases as nn.Linear's, as GATv2Conv."""
         glorot_(self.vector)
         for layer in (self.edge, self.source, self.target):
             if layer is not None:
+                layer.reset_parameters()
                 glorot_(layer.weight)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1))

@@ -154,14 +154,14 @@ class Weight(nn.Module, ABC):
         return self.in_channels if self.root is None else self.root.in_features
 
     def reset_linears(self, *glorot: str) -> None:
-        """Redraw value, output and root as nn.Linear does, those named by PyG's glorot with a bias of 0."""
+        """Redraw value, output and root as nn.Linear does, those named by PyG's glorot."""
         for name in ("value", "output", "root"):
             layer = getattr(self, name)
             if layer is not None:
                 layer.reset_parameters()
             if layer is not None and name in glorot:
                 glorot_(layer.weight)
-                if layer.bias is not None:
+                if layer.bias is not None and name == "output":
                     nn.init.zeros_(layer.bias)
 
     def extra_repr(self) -> str:

@@ -88,7 +88,7 @@ class EdgeLearned(Weight):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Redraw as GATConv, CFConv and NNConv do: value and output by glorot, the bias as 0, the network by its rule."""
+        """Redraw as GATConv, CFConv and NNConv do: value and output by glorot, bias 0, the network by its rule."""
         self.reset_linears("value", "output")
         if self.bias is not None:
             nn.init.zeros_(self.bias)

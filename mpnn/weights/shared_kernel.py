@@ -94,8 +94,7 @@ class SharedKernel(Weight):
             self.coefficients = nn.Parameter(torch.empty(self.relations, self.bases))
 
     def reset_parameters(self) -> None:
-        """Redraw as the reference layer does: nn.Conv, nn.Linear, GraphConv and SAGEConv by fan-in; GCNConv and RGCNConv
-        by glorot with a bias of 0."""
+        """Redraw as nn.Conv, nn.Linear, GraphConv and SAGEConv by fan-in, or as GCNConv and RGCNConv by glorot."""
         glorot = self.on_graph and (self.normalise is not None or self.relations > 1)
         self.reset_linears(*(["root"] if glorot and self.relations > 1 else []))
         fan_in = self.relations * (self.before // self.groups if self.groups else 1)
