@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.own_rules import OwnMatrix, OwnScore, Previous, bilinear, distance
+from helpers.own_rules import Listed, OwnMatrix, OwnScore, Previous, bilinear, distance
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours, Window
 from mpnn.positions import ALiBi, RelativeBias, Rotary
 from mpnn.weights import (
@@ -119,6 +119,7 @@ PLACES: dict[str, Place] = {
     "Window of two lengths": Place(lambda: Window(1), 5, 3),
     "Window ragged": Place(lambda: Window(2, 1), 5, batch=(RAGGED, RAGGED)),
     "own": Place(lambda: Previous(), 4, main=True),
+    "own listed": Place(lambda: Listed(), 4),
 }
 
 ATTENTION = {"needs": "target"}

@@ -17,6 +17,12 @@ class Previous(Neighbours):
         return Edges(torch.cat([i, i[:-1]]), torch.cat([i, i[1:]]))
 
 
+class Listed(Previous):
+    """The same, whose edges are few enough for the sparse kernels."""
+
+    listed = True
+
+
 class OwnScore(Weight):
     """A softmax of -|Wx_i - Wx_j|², two heads."""
 
