@@ -37,7 +37,11 @@ def draw(result: Record, folder: Path, stem: str) -> list[tuple[str, str]]:
             n: [e for e in results.measured(result["entries"]) if e["series"] is not None and e["series"][0] == n]
             for n in names
         }
-        points = {n: found for n, found in points.items() if len(results.points_of(found, "mpnn", "train", what)) >= 2}
+        points = {
+            n: found
+            for n, found in points.items()
+            if any(v > 0 for _, v in results.points_of(found, "mpnn", "train", what))
+        }
         if points:
             made.append((f"{stem}-{what}.png", title))
             scaling(points, what, folder / made[-1][0])
@@ -93,6 +97,18 @@ def _legend(axes: Axes) -> None:
     axes.legend(handles=signs, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, frameon=False, fontsize=9)
 
 
+def _sizes(axes: Axes, sizes: Sequence[int]) -> None:
+    """The sizes that were run as ticks along the bottom, plain numbers up the side."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xticks(sizes, [f"{n / 1e3:.3g}k" if n >= 1000 else f"{n}" for n in sizes])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_minor_locator(LogLocator(subs=()))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def scaling(series: dict[str, Sequence[Record]], what: str, path: Path) -> None:
     """A panel a series, forward + backward, log-log, the fitted exponents in the legends."""
     columns = min(4, len(series))
@@ -123,6 +139,7 @@ def scaling(series: dict[str, Sequence[Record]], what: str, path: Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         tidy(axes)
+        _sizes(axes, [p["size"][points[0]["series"][1]] for p in points])
         axes.set_title(f"{name}: {points[0]['title'].split(',')[0]}", fontsize=9, color=INK)
         axes.set_xlabel(points[0]["series"][1], fontsize=9, color=INK)
         axes.set_ylabel("ms, fwd + bwd" if what == "time" else "MiB above, fwd + bwd", fontsize=9, color=INK)

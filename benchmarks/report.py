@@ -18,8 +18,8 @@ BEGIN, END = "<!-- made by benchmarks.report: begin -->", "<!-- made by benchmar
 def table(entries: Sequence[Record]) -> list[str]:
     """A Markdown table of the cases and modes, the scaling series apart."""
     made = [
-        "| case | kernel | | ours | × customary | × best | of the roof | peak | above | floor |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| case | kernel | | ours | first call | × customary | × best | of the roof | peak | above | floor |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for entry in results.measured(entries):
         if entry["series"] is None and entry["workload"] != "dispatch":
@@ -34,6 +34,7 @@ def row(entry: Record, mode: str) -> str:
     found = entry["modes"][mode]
     memory = (entry["memory"] or {}).get("mpnn", {}).get(mode)
     cells = [words.MODES[mode], words.seconds(found["seconds"]["mpnn"]["median"])]
+    cells.append(words.seconds(entry["first"]["mpnn"][mode]))
     cells += [against(found, name) for name in ("customary", "best")]
     cells.append(f"{found['roof_fraction']:.0%}" if "roof_fraction" in found else "")
     cells += ["", ""] if memory is None else [words.size(memory["peak"]), words.size(memory["above"])]
@@ -47,6 +48,8 @@ def against(found: Record, name: str) -> str:
     if name not in found:
         return ""
     made = found[name]
+    if name == "best" and made["peer"] == found["customary"]["peer"]:
+        return "the same"
     spread = "one call" if made["peer"] in found["once"] else f"{made['low']:.3g} to {made['high']:.3g}"
     return f"**{made['median']:.3g}** ({spread}) {made['peer']}"
 

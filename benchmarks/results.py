@@ -53,11 +53,14 @@ def red(entries: Sequence[Record]) -> list[Record]:
     return [e for e in entries if "gate" in e and not e["gate"]["green"]]
 
 
-def missed(entries: Sequence[Record], slack: float = 1.0) -> list[tuple[Record, str, str]]:
-    """(case, mode, against) of every floor that is missed, each loosened by the factor ``slack``."""
+def missed(entries: Sequence[Record], slack: float = 1.0, *, quiet: bool = False) -> list[tuple[Record, str, str]]:
+    """(case, mode, against) of every floor that is missed, each loosened by the factor ``slack``; with ``quiet`` only
+    where no round that counts was disturbed."""
     found = []
     for entry in measured(entries):
         for mode, made in entry["modes"].items():
+            if quiet and made["disturbed"]:
+                continue
             for against, floor in made["floors"].items():
                 asked = floor["floor"] * slack if against in CEILINGS else floor["floor"] / slack
                 if not met(against, floor["value"], asked):

@@ -69,6 +69,7 @@ def line(entry: Record, mode: str) -> str:
     if memory is not None:
         parts.append(f"peak {size(memory['peak'])}, above {size(memory['above'])}")
     parts += [floor(name, judged) for name, judged in found["floors"].items()]
+    parts.append(f"first call {seconds(entry['first']['mpnn'][mode])}")
     if found["disturbed"]:
         parts.append(f"NOISY: others disturbed {found['disturbed']} of {found['rounds']} rounds")
     return "  ".join(parts)

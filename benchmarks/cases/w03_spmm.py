@@ -16,7 +16,7 @@ from mpnn.weights import SharedKernel
 
 WIDTHS = (("G1", 64), ("G2", 64), ("G2", 128), ("G3", 64), ("G4", 64), ("G5", 64))
 CUSTOMARY = {"G1": 3.0, "G2": 3.5, "G3": 8.0, "G4": 2.0, "G5": 8.0}
-SERIES = (20_000, (50_000, 100_000, 200_000, 400_000, 800_000), 64)
+SERIES = (5_000, (50_000, 100_000, 200_000, 400_000, 800_000), 64)
 
 
 def work(nodes: int, edges: int, width: int) -> tuple[Work, Work]:

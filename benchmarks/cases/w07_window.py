@@ -25,7 +25,7 @@ SCALE = (
     (1024, 32768, True),
     (1024, 32768, False),
 )
-SERIES = (64, (1024, 2048, 4096, 8192, 16384))
+SERIES = (64, (512, 1024, 2048, 4096, 8192))
 LISTED = 1 << 21  # window entries that a kernel of listed edges is asked for: beyond it takes seconds and gigabytes
 
 
