@@ -172,7 +172,7 @@ def test_case_18_edge_features_that_nobody_reads(rule: str) -> None:
         ValueError, match=r"edge_attr of shape \(2, 3\) would be ignored by \w+; build it with edge_channels="
     ):
         MessagePassing(Graph(), PLAIN[rule]())(torch.zeros(3, 4), index((0, 1), (1, 2)), torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"edge_attr of shape \(2,\) .*did you mean edge_weight="):
+    with pytest.raises(ValueError, match=r"edge_attr of shape .*got \(2,\); did you mean edge_weight="):
         MessagePassing(Graph(), PLAIN[rule]())(torch.zeros(3, 4), index((0, 1), (1, 2)), torch.zeros(2))
 
 

@@ -16,6 +16,7 @@ from kernel_choice import able, on_each
 from mpnn import MessagePassing, Tokens, attend, use_kernels
 from mpnn.models import Transformer
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
+from mpnn.positions import ScoreBias
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel, Static, Weight
 
 T, N = True, False
@@ -228,7 +229,7 @@ EACH = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)) < 0.7
 @pytest.mark.parametrize("rule", [AllTokens(), AllTokens(causal=True), Full(4), Window(2), Grid((2, 2), 3)], ids=str)
 @pytest.mark.parametrize("given", ["pair mask", "float bias", "no bias"])
 def test_case_12_evaluation_equals_training_without_dropout(rule: Any, given: str) -> None:
-    class Given(nn.Module):
+    class Given(ScoreBias):
         heads = 3
 
         def forward(self, target: Tensor, source: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from kernel_choice import able, on_each
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.models import CNN, GNN, MLP, Transformer
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
-from mpnn.positions import ALiBi, RelativeBias, Rotary, Sinusoidal
+from mpnn.positions import ALiBi, RelativeBias, Rotary, ScoreBias, Sinusoidal
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel, Static
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -91,7 +91,7 @@ def test_case_25_many_equal_scores(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("form", ["tensor", "module"])
 @pytest.mark.parametrize("rule", [AllTokens(causal=True), Window(7, 0)], ids=str)
 def test_case_26_a_row_that_causal_and_padding_block(rule: Any, form: str, dtype: torch.dtype) -> None:
-    class Sixteen(nn.Module):
+    class Sixteen(ScoreBias):
         heads = 2
 
         def forward(self, target: Tensor, source: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from mpnn.tokens import Tokens
 ASKED = re.compile(
     "expected|needs|no more than|refused|goes with|not supported|weighs|has no parameter|would be ignored"
 )
-CAME = re.compile("[,:] got |, got$|would be ignored|did you mean")
+CAME = re.compile("[,:] got |would be ignored|did you mean|is refused with")
 PYTHON = re.compile("unexpected (keyword )?argument|positional argument")
 
 

@@ -270,7 +270,7 @@ FIELDS: list[Wrong] = [
         V,
         r"coordinates would be ignored by Graph\(\) with EdgeLearned",
     ),
-    ("distances", (x(3, 4), E), {}, V, "coordinates= at the call, since the weight rule reads offset.*got None"),
+    ("distances", (x(3, 4), E), {}, V, "coordinates= for RadialFilter, since .*got None"),
     ("distances", (x(3, 4), E), {"coordinates": NODES[:, None]}, T, "floating-point coordinates, got torch.int64"),
     ("distances", (x(3, 4), E), {"coordinates": x(4, 2)}, V, r"coordinates of shape .*got \(4, 2\)"),
     ("distances", (x(3, 4), E), {"coordinates": x(3)}, V, r"coordinates of shape .*got \(3,\)"),
