@@ -461,3 +461,36 @@ def test_the_command_line_selects(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_units() -> None:
     assert [words.seconds(s) for s in (2.0, 0.0123, 4.5e-6)] == ["2 s", "12.3 ms", "4.5 µs"]
     assert [words.size(s) for s in (2**31, 3 * 2**20, 512)] == ["2 GiB", "3 MiB", "0.5 KiB"]
+
+
+def test_a_smoke_gate_judges_quiet_rounds_only() -> None:
+    judged = {"floors": {"best": {"floor": 1.0, "value": 0.1, "met": False}}, "disturbed": 1}
+    made = [{"key": "k", "modes": {FORWARD: judged}}]
+    assert len(results.missed(made, 2.0)) == 1 and results.missed(made, 2.0, quiet=True) == []
+    judged["disturbed"] = 0
+    assert len(results.missed(made, 2.0, quiet=True)) == 1
+
+
+def test_a_run_means_to_end_in_time() -> None:
+    assert run.pace(660.0, 100) == pytest.approx(2.3)
+    assert run.pace(660.0, 10) == 4.0 and run.pace(-5.0, 10) == 0.5
+    assert run.pace(float("inf"), 10) == 20.0
+
+
+def test_compiled_peers_and_those_of_a_series_may_be_left_out() -> None:
+    def with_two() -> Case:
+        made = case(lambda x: 2 * x, lambda x: x + x)
+        made.peers = [*made.peers, dataclasses.replace(made.peers[0], name="compiled", compiled=True)]
+        return made
+
+    def peers_of(settings: measuring.Settings, **given: Any) -> set[str]:
+        entry = Entry("W0/two", "a layer", with_two, {"N": 4}, **given)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timing, "LEAST", 1e-5)
+            patch.setattr(timing, "SPAN", 1e-5)
+            return set(measuring.record(entry, None, None, settings)["modes"][FORWARD]["seconds"]) - {"mpnn"}
+
+    one = measuring.Settings(rounds=1, threads=1)
+    assert peers_of(one) == {"peer", "compiled"}
+    assert peers_of(dataclasses.replace(one, compiled=False)) == {"peer"}
+    assert peers_of(one, series=("W0-N", "N")) == {"peer"}
