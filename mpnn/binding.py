@@ -186,6 +186,9 @@ def bind(
     attach(call, attr, scale, rows)
     if target is None:
         call.centres = rule.centres(source, source.x.device)
+        if call.centres is None and (weight.reads_target or weight.root is not None):
+            reader = "root" if weight.root is not None else type(weight).__name__
+            raise ValueError(f"expected (x_source, x_target) as first argument, since {reader} reads the target, got x")
     place(call, one_set)
     fill(call, clean.x, None if clean_target is None else clean_target.x)
     return call

@@ -62,7 +62,7 @@ class MessagePassing(nn.Module):
             raise ValueError("loop_weight would be ignored by a softmax, whose weights sum to 1; leave it at 1")
         self.neighbours, self.weight, self.kernel = neighbours, weight, kernel
         self._repeats: dict[tuple, _Repeat] = {}
-        weight.build(neighbours)
+        weight.build_for(neighbours)
 
     def reset_parameters(self) -> None:
         """Draw the weight's parameters again."""
@@ -145,7 +145,7 @@ class MessagePassing(nn.Module):
         device, modules = x.device, self._modules
         return (
             id(modules["neighbours"]), id(modules["weight"]), x.shape, x.dtype, device, edges,
-            modules["weight"].dropout if self.training else 0.0,
+            self.weight.dropout if self.training else 0.0,
             torch.is_grad_enabled(), forced(self.kernel), torch.is_autocast_enabled(device.type),
         )  # fmt: skip
 

@@ -22,6 +22,8 @@ from mpnn.edges import Edges
 from mpnn.functions import apply, fold, twinned, unfold
 from mpnn.memo import lasting, outside
 
+_TOGETHER = 1 << 18  # edges, over all heads, up to which one product serves all heads
+
 
 class Csr:
     """Edges in compressed rows of ``rows`` targets, with the transpose, made once and kept with the edges.
@@ -84,6 +86,26 @@ class Csr:
                 self._ones[dtype] = torch.ones(1, self.row.shape[0], dtype=dtype, device=self.row.device)
         return self._ones[dtype]
 
+    def repeated(self, times: int) -> Csr | None:
+        """These rows once for each of several heads, one matrix below and beside the other; None where that is large.
+
+        On small graphs a call costs more than its numbers, so that one product for all heads is the faster way.
+        """
+        edges = self.row.shape[0]
+        if not 1 < times <= _TOGETHER // max(1, edges):
+            return None
+        key = ("repeated", times)
+        if key not in self.cache:
+            with outside() if lasting(self._col) else nullcontext():
+                head = torch.arange(times, device=self.row.device)[:, None]
+                row = (head * self.shape[0] + self.row).reshape(-1)
+                col = (head * self.shape[1] + self._col).reshape(-1)
+                start = (head * edges + self.offsets[:-1]).reshape(-1)
+                start = torch.nn.functional.pad(start, (0, 1), value=times * edges)
+                shape = times * self.shape[0], times * self.shape[1]
+                self.cache[key] = Csr(row, col, self.order, start, shape)
+        return self.cache[key]
+
     @property
     def transpose(self) -> Csr:
         """The same edges by source; its ``order`` counts places of this one."""
@@ -143,8 +165,11 @@ class Spmm(Function):
             wide = x[0] if x.shape[0] == 1 else x.transpose(0, 1).reshape(x.shape[1], -1)
             y = _product(csr.kept(weight), wide)
             return y.unsqueeze(0) if x.shape[0] == 1 else y.view(csr.shape[0], *x.shape[::2]).transpose(0, 1)
-        parts = [_product(csr.matrix(w.contiguous()), v.contiguous()) for w, v in zip(weight, x, strict=True)]
-        return torch.stack(parts)
+        together = csr.repeated(x.shape[0])
+        if together is not None:
+            return _product(together.matrix(weight.reshape(-1)), x.flatten(0, 1)).view(x.shape[0], -1, x.shape[2])
+        products = zip(weight, x, strict=True)
+        return torch.stack([_product(csr.matrix(w.contiguous()), v.contiguous()) for w, v in products])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -186,7 +211,12 @@ class Sddmm(Function):
             a.device.type != "cpu" or csr.row.shape[0] > a.shape[1] * b.shape[1]
         ):  # duplicates that torch's sample refuses
             return torch.stack([_sampled(csr, u, v) for u, v in zip(a, b, strict=True)])
-        pattern = csr.matrix(csr.ones(a.dtype)[0])
+        together = csr.repeated(a.shape[0])
+        if together is not None:
+            pattern = together.kept(together.ones(a.dtype))
+            b = b.flatten(0, 1).t()
+            return torch.sparse.sampled_addmm(pattern, a.flatten(0, 1), b, beta=0.0).values().view(a.shape[0], -1)
+        pattern = csr.kept(csr.ones(a.dtype))
         sample = [
             torch.sparse.sampled_addmm(pattern, u.contiguous(), v.t(), beta=0.0) for u, v in zip(a, b, strict=True)
         ]
@@ -279,6 +309,10 @@ class SegmentMax(Function):
 def _segments(csr: Csr, x: Tensor, reduce: str, empty: float) -> Tensor:
     if csr.shape[0] == 0 or x.shape[0] == 0 or x.shape[1] == 0:
         return x.new_full((x.shape[0], csr.shape[0]), empty)
+    together = csr.repeated(x.shape[0])
+    if together is not None:
+        flat = torch.segment_reduce(x.reshape(-1), reduce, offsets=together.offsets, initial=empty)
+        return flat.view(x.shape[0], -1)
     return torch.stack([torch.segment_reduce(v.contiguous(), reduce, offsets=csr.offsets, initial=empty) for v in x])
 
 

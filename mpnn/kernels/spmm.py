@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mpnn.checks import HALF, wide
 from mpnn.functions import apply
@@ -74,9 +75,10 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     narrow = rule.after < rule.before
 
     def run(x: Tensor) -> Tensor:
-        matrix = rule.weight[0].t()
-        y = spmm(csr, weight, (x @ matrix if narrow else x).unsqueeze(0)).squeeze(0)
-        y = y if narrow else y @ matrix
+        matrix = rule.weight[0]
+        if not narrow:  # the dense product comes last and takes the bias with it
+            return F.linear(spmm(csr, weight, x.unsqueeze(0)).squeeze(0), matrix, rule.bias)
+        y = spmm(csr, weight, F.linear(x, matrix).unsqueeze(0)).squeeze(0)
         return y if rule.bias is None else y + rule.bias
 
     return run

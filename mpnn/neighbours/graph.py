@@ -66,7 +66,7 @@ class Graph(Neighbours):
         self.relations = positive("relations", relations)
         if self_loops and self.relations > 1:
             raise ValueError(
-                f"self_loops={self_loops!r} is refused with relations={relations}: a loop has none; add loops yourself"
+                f"self_loops={self_loops!r} is refused with several relations, got {relations}; add the loops yourself"
             )
         self.self_loops, self.loop_fill, self.loop_weight = self_loops, loop_fill, float(loop_weight)
         if edge_index is None and not (num_nodes is None and attr is None and type is None and weight is None):

@@ -81,6 +81,8 @@ class Weight(nn.Module, ABC):
             return
         positive("in_channels", in_channels)
         positive("out_channels", out_channels)
+        linears = (("value", value), ("output", output), ("root", root))
+        self._given = tuple(name for name, module in linears if isinstance(module, nn.Module))
         mixed = self.heads is None and not self.fixed
         self.value = linear_or_none("value", value, in_channels, out_channels, bias=False)
         before = out_channels if self.value is not None else in_channels  # channels that the weight meets
@@ -105,6 +107,27 @@ class Weight(nn.Module, ABC):
             self.bias = nn.Parameter(torch.zeros(out_channels))
 
     fixed = False  # whether the weight is 1 without a parameter
+    _given: tuple[str, ...] = ()  # modules that the caller brought: they keep their numbers until reset_parameters
+    _kept: tuple[str, ...] = ()
+    _numbers: tuple | None = None  # what the parameters were made for
+
+    def build_for(self, neighbours: Neighbours) -> None:
+        """Build once; a built weight may serve another neighbourhood of the same numbers, sharing its parameters."""
+        numbers = self.numbers(neighbours)
+        if self._numbers is not None:
+            if numbers != self._numbers:
+                raise ValueError(
+                    f"expected a neighbourhood of the same numbers as {type(self).__name__} was built for, "
+                    f"{self._numbers}, got {numbers} for {neighbours}"
+                )
+            return
+        self._kept = self._given
+        self.build(neighbours)
+        self._kept, self._numbers = (), numbers
+
+    def numbers(self, neighbours: Neighbours) -> tuple:
+        """The neighbourhood's numbers that the parameters depend on."""
+        return neighbours.relations, neighbours.pairs, neighbours.axes
 
     def build(self, neighbours: Neighbours) -> None:
         """Make the parameters that depend on the neighbourhood's ``relations``, ``pairs`` and ``axes``."""
@@ -156,7 +179,7 @@ class Weight(nn.Module, ABC):
     def reset_linears(self, *glorot: str) -> None:
         """Redraw value, output and root as nn.Linear does, those named by PyG's glorot."""
         for name in ("value", "output", "root"):
-            layer = getattr(self, name)
+            layer = None if name in self._kept else getattr(self, name)
             if layer is not None:
                 layer.reset_parameters()
             if layer is not None and name in glorot:

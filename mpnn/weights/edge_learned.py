@@ -62,6 +62,7 @@ class EdgeLearned(Weight):
             reduce=reduce, normalise=normalise, root=root, bias=bias, dropout=dropout, edge_channels=edge_channels,
         )  # fmt: skip
         self.network = network
+        self._given += ("network",)
         self.takes_pairs = isinstance(network, EdgeNetwork) or not isinstance(network, nn.Module)
         if isinstance(network, EdgeNetwork):
             self._fit(network, edge_channels)
@@ -84,6 +85,9 @@ class EdgeLearned(Weight):
             if theirs is not None and theirs != ours:
                 raise ValueError(f"expected {name} with {field}={ours} ({meaning}), got {theirs}")
 
+    def numbers(self, neighbours: Any) -> tuple:
+        return ()
+
     def build(self, neighbours: Any) -> None:
         self.reset_parameters()
 
@@ -92,7 +96,7 @@ class EdgeLearned(Weight):
         self.reset_linears("value", "output")
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-        if isinstance(self.network, nn.Module):
+        if isinstance(self.network, nn.Module) and "network" not in self._kept:
             _reset(self.network)
 
     def target_width(self) -> int | None:

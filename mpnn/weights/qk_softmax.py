@@ -96,6 +96,7 @@ class QKSoftmax(Weight):
                 f"expected out_channels = heads · head_channels = {inner} with output=False, got {out_channels}"
             )
         self.root = linear_or_none("root", root, channels, out_channels, bias=bias)
+        self._given = tuple(n for n, m in (("output", output), ("root", root)) if isinstance(m, nn.Module))
         if position is not None:
             instance("position", position, nn.Module, "a module of queries and keys, as Rotary(head_channels)")
             if isinstance(position, ScoreBias | PositionCode):
@@ -109,13 +110,17 @@ class QKSoftmax(Weight):
                 raise ValueError(f"expected score_bias for {heads} heads, got {score_bias.heads}")
         self.on_graph = False
 
+    def numbers(self, neighbours) -> tuple:  # type: ignore[no-untyped-def]
+        return ()
+
     def build(self, neighbours) -> None:  # type: ignore[no-untyped-def]
         self.on_graph = hasattr(neighbours, "self_loops")
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Redraw as nn.MultiheadAttention does (packed where the widths agree), on a graph as TransformerConv."""
-        for layer in (self.query, self.key, self.value, self.edge, self.output, self.root):
+        for name in ("query", "key", "value", "edge", "output", "root"):
+            layer = None if name in self._kept else getattr(self, name)
             if layer is not None:
                 layer.reset_parameters()
         if self.on_graph:
@@ -129,7 +134,7 @@ class QKSoftmax(Weight):
             nn.init.uniform_(layer.weight, -bound, bound)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        if self.output is not None and self.output.bias is not None:
+        if self.output is not None and self.output.bias is not None and "output" not in self._kept:
             nn.init.zeros_(self.output.bias)
 
     def nodes(self, x_source: Tensor, x_target: Tensor | None) -> dict[str, Tensor]:

@@ -65,6 +65,9 @@ class SharedKernel(Weight):
         self.register_parameter("weight", None)
         self.register_parameter("coefficients", None)
 
+    def numbers(self, neighbours) -> tuple:  # type: ignore[no-untyped-def]
+        return () if self.fixed else (neighbours.relations, getattr(neighbours, "relation_shape", None))
+
     def build(self, neighbours) -> None:  # type: ignore[no-untyped-def]
         limit = getattr(neighbours, "max_tokens", 0)
         if limit is None and not self.fixed:

@@ -51,6 +51,9 @@ class Static(Weight):
         )  # fmt: skip
         self.weight: nn.Parameter
 
+    def numbers(self, neighbours) -> tuple:  # type: ignore[no-untyped-def]
+        return neighbours.pair_layout(), getattr(neighbours, "max_tokens", None) is not None
+
     def build(self, neighbours) -> None:  # type: ignore[no-untyped-def]
         layout = neighbours.pair_layout()
         if layout is None:
