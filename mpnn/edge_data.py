@@ -109,7 +109,9 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
     if attr is None and weight is None:
         return
     x, edges = call.nodes["x_source"], call.all_edges()
-    if not isinstance(call.neighbours, Graph):
+    if not isinstance(call.neighbours, Graph) and edges.valid is not None:
+        attr, weight = _spread(edges.valid, attr, weight)
+    elif not isinstance(call.neighbours, Graph):
         check_rows(attr, None, weight, len(edges), NAMES)
     for name, given, axes in (("edge_attr", attr, 2), ("edge_weight", weight, 1)):
         if given is not None:
@@ -126,6 +128,18 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
     if call.weight.normalise == "softmax":
         weight = None  # checked: a sparse matrix of ones is a structure
     call.attr, call.edge_weight = attr, weight
+
+
+def _spread(valid: Tensor, attr: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Edge data of a traced list, in which some rows are no pair: the caller's rows at those that are."""
+    row = (valid.cumsum(0) - 1).clamp(min=0)
+    for name, given, axis in (("edge_attr", attr, -2), ("edge_weight", weight, -1)):
+        if given is not None:
+            values(valid.sum() == given.shape[axis], ValueError, f"expected {name} with one row for each edge")
+    return (
+        None if attr is None else attr.index_select(-2, row),
+        None if weight is None else weight.index_select(-1, row),
+    )
 
 
 def _check_vector(attr: Tensor | None) -> None:

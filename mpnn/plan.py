@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 
 import torch
@@ -15,7 +14,7 @@ from mpnn.kernels import KERNELS, Kernel, Spec
 
 NAMES = tuple(k.name for k in KERNELS)
 BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
-_forced: ContextVar[tuple[str, ...]] = ContextVar("forced", default=())
+_forced: tuple[str, ...] = ()  # a plain global, which torch.compile reads and guards on; a ContextVar it does not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,18 +80,17 @@ def use_kernels(*names: str) -> Iterator[None]:
     """
     for name in names:
         one_of("kernel", name, NAMES)
-    token = _forced.set(tuple(names))
+    global _forced
+    before, _forced = _forced, tuple(names)
     try:
         yield
     finally:
-        _forced.reset(token)
+        _forced = before
 
 
 def forced(own: str | None) -> tuple[str, ...]:
     """The kernels allowed here: the layer's own, else those of :func:`use_kernels`; empty for all."""
-    if torch.compiler.is_compiling():
-        return (own,) if own is not None else ()
-    return (own,) if own is not None else _forced.get()
+    return (own,) if own is not None else _forced
 
 
 def choose(spec: Spec, allowed: tuple[str, ...] = ()) -> tuple[str, dict[str, list[str]]]:
