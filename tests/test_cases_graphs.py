@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 from typing import Any
@@ -289,6 +290,7 @@ MEMORY = """
 import resource, sys, torch
 from torch import nn
 from mpnn import MessagePassing, use_kernels
+from mpnn.kernels import reference
 from mpnn.neighbours import Graph
 from mpnn.weights import EdgeLearned, SharedKernel
 torch.set_num_threads(1)
@@ -306,7 +308,10 @@ def run(nodes, edges, kernel):
         layer(x, index, **given).square().sum().backward()
 
 kernel = [] if sys.argv[2] == "chosen" else [sys.argv[2]]
+size, reference.BLOCK = reference.BLOCK, 1 << 12  # all that is imported when first used is there before
 run(10, 20, kernel)
+run(10, 20, ['reference'])
+reference.BLOCK = size
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 run(2000, 75_000 if sys.argv[1] == "rgcn" else 20_000, kernel)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
@@ -315,8 +320,12 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is Linux's, kibibytes")
 @pytest.mark.parametrize("kernel", ["chosen", "reference"])
-@pytest.mark.parametrize(("layer", "allowed"), [("rgcn", 100), ("nnconv", 250)])
+@pytest.mark.parametrize(("layer", "allowed"), [("rgcn", 100), ("nnconv", 100)])
 def test_case_45_memory_is_bounded(layer: str, allowed: int, kernel: str) -> None:
     """Forward and backward, in MiB. A matrix for each edge of NNConv would be 313 MiB, and their gradients as much."""
-    run = subprocess.run([sys.executable, "-c", MEMORY, layer, kernel], capture_output=True, text=True, check=True)
+    # Freed blocks go back at once, so that what is resident is what is held.
+    alone = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY, layer, kernel], capture_output=True, text=True, check=True, env=alone
+    )
     assert int(run.stdout) < allowed

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers.calls import Trial, product, trial
+from helpers.cases import PLACES, RULES
 
 
 def inference(made: Trial) -> None:
@@ -40,11 +41,12 @@ def of(made: Trial, x: Tensor) -> Tensor:
     return dataclasses.replace(made, tensors=made.tensors | {"source": x})()
 
 
+MAIN = [(p, r) for p, r in product("few") if PLACES[p].main and RULES[r].main]
 FIRST: tuple[Callable[[Trial], Any], ...] = (inference, no_grad, frozen, gradient, mapped)
 
 
 @pytest.mark.parametrize("first", FIRST)
-@pytest.mark.parametrize(("place", "rule"), product("few"))
+@pytest.mark.parametrize(("place", "rule"), MAIN)
 def test_training_after_another_first_call(place: str, rule: str, first: Callable[[Trial], Any]) -> None:
     torch.manual_seed(0)
     plain = trial(place, rule)
