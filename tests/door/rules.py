@@ -104,7 +104,7 @@ NEIGHBOURS: dict[str, Wrong] = {
     "Graph relations loops": (
         lambda: Graph(self_loops="add", relations=2),
         V,
-        "self_loops='add' is refused with relations=2",
+        "self_loops='add' is refused with several relations, got 2",
     ),
     "Graph num_nodes alone": (lambda: Graph(num_nodes=3), V, "edge_index= with num_nodes=.*got None"),
     "Graph attr alone": (lambda: Graph(attr=x(2, 3)), V, "edge_index= with num_nodes=, attr=.*got None"),
