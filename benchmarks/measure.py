@@ -55,8 +55,8 @@ def record(entry: Entry, roofs: Roofs | None, memory: Server | None, settings: S
             made["modes"][mode] = _mode(entry, case, gate, mode, roofs, settings)
         names = [s.name for s in (case.ours, *case.peers) if s is case.ours or _small(s, gate, settings)]
         del case
-        gc.collect()
         if memory is not None:
+            gc.collect()  # this process need not hold the tensors while a fresh one makes its own
             made["memory"] = memory.ask(entry.key, names, list(made["modes"]), torch.get_num_threads())
             for mode, found in made["modes"].items():
                 own = (made["memory"] or {}).get("mpnn", {}).get(mode)
