@@ -29,8 +29,13 @@ def about() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "versions": versions,
-        "machine": f"{_processor()}, {cores()} cores, {torch.get_num_threads()} threads, {platform.system()}",
+        "machine": f"{_processor()}, cores: {cores()}, threads: {torch.get_num_threads()}{_load()}, {platform.system()}",
     }
+
+
+def _load() -> str:
+    """How busy the machine was in the last minutes, this program included: times on a busy one are no times."""
+    return f", load: {os.getloadavg()[2]:.1f}" if hasattr(os, "getloadavg") else ""
 
 
 def _processor() -> str:
