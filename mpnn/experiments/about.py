@@ -26,11 +26,8 @@ def about() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:  # a library that this result did not need
             continue
-    return {
-        "python": platform.python_version(),
-        "versions": versions,
-        "machine": f"{_processor()}, cores: {cores()}, threads: {torch.get_num_threads()}{_load()}, {platform.system()}",
-    }
+    machine = f"{_processor()}, cores: {cores()}, threads: {torch.get_num_threads()}{_load()}, {platform.system()}"
+    return {"python": platform.python_version(), "versions": versions, "machine": machine}
 
 
 def _load() -> str:
