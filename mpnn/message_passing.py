@@ -20,6 +20,9 @@ from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
 
 OTHERS = ("source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight")
+# the common call looks these up: a name costs less than a path of attributes
+_compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
+_grad, _autocast, _dual = torch.is_grad_enabled, torch.is_autocast_enabled, torch.autograd.forward_ad
 _KEPT = 16  # calls of the same kind that a layer remembers
 
 
@@ -129,12 +132,7 @@ class MessagePassing(nn.Module):
 
     def _key(self, x: Tensor, edge_index: Any) -> tuple | None:
         """What a call of tokens alone depends on besides their values; None where calls are not remembered."""
-        if (
-            torch.compiler.is_compiling()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-            or torch.autograd.forward_ad._current_level >= 0
-            or listeners()
-        ):
+        if _compiling() or _transform() is not None or _dual._current_level >= 0 or listeners():
             return None
         if edge_index is None:
             edges = None
@@ -143,10 +141,10 @@ class MessagePassing(nn.Module):
         else:
             return None
         device, modules = x.device, self._modules
+        weight: Any = modules["weight"]
         return (
-            id(modules["neighbours"]), id(modules["weight"]), x.shape, x.dtype, device, edges,
-            self.weight.dropout if self.training else 0.0,
-            torch.is_grad_enabled(), forced(self.kernel), torch.is_autocast_enabled(device.type),
+            x.shape, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(), _autocast(device.type),
+            id(modules["neighbours"]), id(weight), forced(self.kernel),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:

@@ -57,12 +57,13 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     shape = (*call.lead, call.targets, rule.after)
     rows, columns = call.targets * rule.after, call.sources * rule.before
-    flat = (*call.lead, columns)
+    flat, targets = (*call.lead, columns), call.targets
+    whole = rule.bias is not None and rule.bias.ndim > 1  # one bias for each target and channel
 
     def run(x: Tensor) -> Tensor:
         bias = rule.bias
         if bias is not None:
-            bias = bias.view(-1) if bias.ndim > 1 else bias.repeat(call.targets)
+            bias = bias.view(rows) if whole else bias.repeat(targets)
         return F.linear(x.reshape(flat), rule.weight.view(rows, columns), bias).view(shape)
 
     return run
