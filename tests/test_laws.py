@@ -403,7 +403,10 @@ def another_dropout(call: Trial) -> Trial:
     return call
 
 
-@main
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [(p, r) for p, r in MAIN if p in ("Full", "Grid 2-D", "Graph at call", "Graph built", "AllTokens", "Window")],
+)
 def test_a_remembered_call_sees_what_has_changed(place: str, rule: str) -> None:
     """The second of two calls is as the first of a copy, which remembers nothing."""
     for name, made in CHANGES.items():

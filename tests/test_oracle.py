@@ -20,9 +20,10 @@ VARIANTS = (
 
 
 @pytest.mark.parametrize(("place", "rule"), product())
-def test_reference_is_the_oracle(place: str, rule: str) -> None:
+def test_reference_is_the_oracle(place: str, rule: str, seed: int) -> None:
     wrong = []
-    for variant in VARIANTS if (place, rule) in FEW else VARIANTS[1:]:
+    few = (place, rule) in FEW
+    for variant in VARIANTS if few else [VARIANTS[1 + seed % 2]]:
         call = trial(place, rule, **variant)
         with use_kernels("reference"):
             mine = run(call, call.leaves)

@@ -68,6 +68,7 @@ def edges(*pairs: tuple[int, int]) -> Tensor:
 FEW = edges((2, 1), (0, 1), (0, 1), (1, 0), (1, 1), (4, 4), (3, 0), (1, 2), (4, 2), (0, 2))
 TYPES = torch.tensor([0, 2, 1, 0, 2, 0, 1, 1, 0, 2])
 BETWEEN = edges((3, 0), (1, 2), (1, 2), (0, 0), (2, 2), (3, 2))  # of 4 sources and 3 targets; target 1 has none
+MANY = edges(*[(e % 2, e // 3 % 2) for e in range(9)])  # more than there are pairs
 RAGGED = torch.tensor([0, 0, 1, 1, 1])
 
 PLACES: dict[str, Place] = {
@@ -101,6 +102,7 @@ PLACES: dict[str, Place] = {
     "Graph batch": Place(
         lambda: Graph(), 5, call={"edge_index": edges((0, 1), (3, 2), (4, 2))}, batch=(RAGGED, RAGGED)
     ),
+    "Graph of many edges": Place(lambda: Graph(), 2, main=True, call={"edge_index": MANY}),
     "Graph without edges": Place(lambda: Graph(torch.empty(2, 0, dtype=torch.int64), 3), 3),
     "AllTokens": Place(lambda: AllTokens(), 4, main=True),
     "AllTokens causal": Place(lambda: AllTokens(causal=True), 4),
