@@ -11,9 +11,9 @@ import torch
 
 from helpers.attention import Attention, cases
 from helpers.calls import product, trial
-from helpers.compare import differences, run
-from mpnn import use_kernels
-from mpnn.kernels import KERNELS, reference, segment
+from helpers.compare import agree, differences, run
+from mpnn import sparse, use_kernels
+from mpnn.kernels import KERNELS, reference, sdpa, segment
 from mpnn.plan import NAMES
 
 NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
@@ -47,10 +47,40 @@ def test_kernels_agree(place: str, rule: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(("place", "rule"), product("main"))
+def test_kernels_agree_under_autocast(place: str, rule: str) -> None:
+    call = trial(place, rule, dtype=torch.float32, mask="batched")
+    with torch.autocast("cpu", torch.bfloat16):
+        able = call.able()
+        for again in range(2):
+            with use_kernels("reference"):
+                expected = run(call, call.leaves)
+            assert expected["output"].dtype == torch.bfloat16
+            for kernel in able:
+                with use_kernels(kernel):
+                    agree(run(call, call.leaves), expected, torch.bfloat16, f"{kernel}, call {again}")
+
+
 def test_every_kernel_is_compared() -> None:
     seen = {kernel for place, rule in FEW for kernel in trial(place, rule, grad=False).able()}
     missing = {k.name for k in KERNELS} - seen - {"reference"}
     assert missing <= (set() if segment.INSTALLED else {"segment"})
+
+
+@pytest.mark.parametrize(("place", "rule"), product("main"))
+def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ways of large calls: heads one by one, masks and inner products some at a time."""
+    monkeypatch.setattr(sparse, "_TOGETHER", 0)
+    monkeypatch.setattr(sdpa, "MASK", 24)
+    for mode in ({}, {"mask": "batched", "pair_mask": "heads"}):
+        call = trial(place, rule, **mode)
+        able = call.able()
+        if able:
+            with use_kernels("reference"):
+                expected = run(call, call.leaves, twice=True)
+        for kernel in able:
+            with use_kernels(kernel):
+                agree(run(call, call.leaves, twice=True), expected, torch.float64, f"{kernel}, {mode}")
 
 
 @pytest.mark.parametrize(("place", "rule"), FEW)
