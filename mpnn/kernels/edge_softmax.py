@@ -6,15 +6,17 @@ weighted sum is a sparse product per head. Each piece is closed under differenti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpnn.checks import wide
+from mpnn.checks import HALF, wide
+from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse import Csr, row_softmax, rows3, sddmm, spmm
+from mpnn.sparse import Csr, EdgeAttention, row_softmax, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"
@@ -50,6 +52,11 @@ def run(call: Call, reference: Any) -> Tensor:
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     edges, heads = csr.edges, call.weight.heads
     dtype = wide(call.value.dtype)
+    if _plain(call):
+        query, key, value = (_all_heads(call.nodes[n], heads).to(dtype) for n in ("query", "key", "value"))
+        y, _ = apply(EdgeAttention, csr, rows3(query) * call.weight.scale, rows3(key), rows3(value))
+        y = y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
+        return y.to(call.value.dtype)
     pairs = call.pairs(edges, csr.order)
     scores = _products(call, csr, pairs, dtype) if "query" in call.nodes else _terms(call, pairs, dtype)
     keep = call.keep(edges)
@@ -64,6 +71,40 @@ def run(call: Call, reference: Any) -> Tensor:
     y = spmm(csr, weight, rows3(value))
     y = y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
     return y.to(call.value.dtype)
+
+
+def _plain(call: Call) -> bool:
+    """Whether the scores are products and nothing else."""
+    rule = call.weight
+    masked = call.source_mask is not None or call.target_mask is not None or call.pair_mask is not None
+    biased = rule.normalise != "softmax" or "score_bias" in call.nodes or "edge_bias" in call.nodes
+    if "query" not in call.nodes or masked or biased or call.dropout or getattr(rule, "score", None) is not None:
+        return False
+    return rule.score_bias is None
+
+
+def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
+    """The whole layer for tokens of this shape, where it is plain attention; else None."""
+    rule = call.weight
+    if not _plain(call) or rule.position is not None or rule.split is not None or rule.root is not None:
+        return None
+    if rule.heads != rule.kv_heads or call.tokens[1] is not call.tokens[0] or call.tokens[0].x.dtype in HALF:
+        return None
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    heads, entries, n, inner = rule.heads, call.entries, call.targets, rule.heads * rule.head_channels
+    four, three = (entries, n, heads, rule.head_channels), (entries * heads, n, rule.head_channels)
+    shape, out = (entries, heads, n, rule.head_channels), (*call.lead, n, inner)
+
+    def by_head(x: Tensor) -> Tensor:
+        return x.view(four).transpose(1, 2).reshape(three)
+
+    def run(x: Tensor) -> Tensor:
+        query, key, value = by_head(rule.query(x)) * rule.scale, by_head(rule.key(x)), by_head(rule.value(x))
+        y, _ = apply(EdgeAttention, csr, query, key, value)
+        y = y.view(shape).transpose(1, 2).reshape(out)
+        return y if rule.output is None else rule.output(y)
+
+    return run
 
 
 def _all_heads(x: Tensor, heads: int) -> Tensor:

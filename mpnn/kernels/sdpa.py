@@ -91,15 +91,15 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     if not plain or call.dropout or call.tokens[1] is not call.tokens[0]:
         return None
     causal, entries, n = call.neighbours.causal and call.targets > 1, call.entries, call.targets
-    heads = [(entries, n, h, rule.head_channels) for h in (rule.heads, rule.kv_heads, rule.kv_heads)]
+    heads, fewer = ((entries, n, h, rule.head_channels) for h in (rule.heads, rule.kv_heads))
     inner = (*call.lead, n, rule.heads * rule.head_channels)
     attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
     again = _again(call, reference)
     flash = call.tokens[0].x.device.type == "cpu" and not grouped
 
     def run(x: Tensor) -> Tensor:
-        modules = (rule.query, rule.key, rule.value)
-        q, k, v = (layer(x).view(shape).transpose(1, 2) for layer, shape in zip(modules, heads, strict=True))
+        q = rule.query(x).view(heads).transpose(1, 2)
+        k, v = rule.key(x).view(fewer).transpose(1, 2), rule.value(x).view(fewer).transpose(1, 2)
         if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
         elif flash:
