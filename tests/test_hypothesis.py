@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from helpers.calls import Trial
+from helpers.calls import Trial, kernels
 from helpers.compare import agree, run
 from helpers.oracle import oracle
-from mpnn import MessagePassing, attend, use_kernels
+from mpnn import MessagePassing, attend
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
 from mpnn.plan import NAMES
 from mpnn.weights import AdditiveScore, AdditiveScoreV2, EdgeLearned, EdgeMLP, QKSoftmax, SharedKernel, Static
@@ -26,15 +26,10 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def kernels(call: Trial) -> list[str]:
-    return [*call.able(), "reference"]
-
-
 def hold(call: Trial, expected: dict[str, Any]) -> None:
     """Every kernel gives the expected output and gradients."""
     for kernel in kernels(call):
-        with use_kernels(kernel):
-            agree(run(call, call.leaves), expected, torch.float64, f"{kernel}: {call.layer}")
+        agree(run(call, call.leaves), expected, torch.float64, f"{kernel}: {call.layer}")
 
 
 @few

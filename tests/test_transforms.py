@@ -6,14 +6,14 @@ Where a kernel cannot run under a transform, its plan says so in words, and with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 
-from helpers.calls import Trial, product, trial
+from helpers.calls import Trial, kernels, product, trial
 from helpers.compare import agree
 from mpnn import use_kernels
 
@@ -38,12 +38,6 @@ def function(call: Trial) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
 def of_tokens(call: Trial) -> Callable[[Tensor], Tensor]:
     """The call as a function of its source tokens."""
     return lambda x: dataclasses.replace(call, tensors=call.tensors | {"source": x})()
-
-
-def kernels(call: Trial) -> Iterator[str]:
-    for name in [*call.able(), "reference"]:
-        with use_kernels(name):
-            yield name
 
 
 @main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from helpers.cases import PLACES, RULES, Place, Rule
 from helpers.oracle_pairs import pairs_of
-from mpnn import MessagePassing, Tokens
+from mpnn import MessagePassing, Tokens, use_kernels
 from mpnn.neighbours import AllTokens, Graph
 from mpnn.plan import NAMES, Plan
 
@@ -66,6 +66,13 @@ class Trial:
         made = {k: change(k, t.detach()) for k, t in self.tensors.items()}
         made = {k: t.requires_grad_(self.tensors[k].requires_grad) for k, t in made.items()}
         return dataclasses.replace(self, tensors=made)
+
+
+def kernels(call: Trial) -> Iterator[str]:
+    """Each kernel that can run a call, the reference last, chosen in the body of the loop."""
+    for name in [*call.able(), "reference"]:
+        with use_kernels(name):
+            yield name
 
 
 def fixed_targets(place: Place) -> int | None:

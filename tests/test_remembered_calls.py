@@ -1,0 +1,135 @@
+"""A layer remembers the calls that it has checked: the second is as the first of a copy, which remembers nothing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from helpers.calls import Trial, product, trial
+from helpers.compare import agree, run
+from mpnn.neighbours import Graph
+from mpnn.weights import EdgeLearned, QKSoftmax
+
+CHANGES: dict[str, Callable[[Trial], Trial]] = {}
+
+
+def change(made: Callable[[Trial], Trial]) -> Callable[[Trial], Trial]:
+    """A change between two calls, by the function's name."""
+    CHANGES[made.__name__] = made
+    return made
+
+
+@change
+def parameters_written_in_place(call: Trial) -> Trial:
+    with torch.no_grad():
+        for p in call.layer.parameters():
+            p.mul_(-0.5)
+    return call
+
+
+@change
+def parameters_replaced(call: Trial) -> Trial:
+    for module in call.layer.modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(p.detach() * -0.5))
+    return call
+
+
+@change
+def parameters_loaded(call: Trial) -> Trial:
+    call.layer.load_state_dict({k: t * -0.5 for k, t in call.layer.state_dict().items()}, assign=True)
+    return call
+
+
+@change
+def modules_replaced(call: Trial) -> Trial:
+    weight = call.layer.weight
+    for name in ("value", "output", "query", "root"):
+        if isinstance(old := getattr(weight, name, None), nn.Linear):
+            setattr(weight, name, nn.Linear(old.in_features, old.out_features, old.bias is not None).double())
+    return call
+
+
+@change
+def another_dtype(call: Trial) -> Trial:
+    call.layer.float()
+    return call.mapped(lambda name, t: t.float() if t.is_floating_point() else t)
+
+
+@change
+def frozen(call: Trial) -> Trial:
+    call.layer.requires_grad_(False)
+    return call
+
+
+@change
+def other_edges(call: Trial) -> Trial:
+    return call.mapped(lambda name, t: t.roll(1, -1) if name == "edge_index" else t)
+
+
+@change
+def edges_written_in_place(call: Trial) -> Trial:
+    if "edge_index" in call.tensors:
+        call.tensors["edge_index"].copy_(call.tensors["edge_index"].roll(1, -1))
+    return call
+
+
+@change
+def graph_moved(call: Trial) -> Trial:
+    rule = call.layer.neighbours
+    if isinstance(rule, Graph) and rule.built:
+        rule.edge_index.copy_(rule.edge_index.roll(1, -1))
+    return call
+
+
+@change
+def another_kernel(call: Trial) -> Trial:
+    call.layer.kernel = "reference"
+    return call
+
+
+@change
+def another_dropout(call: Trial) -> Trial:
+    if isinstance(call.layer.weight, EdgeLearned | QKSoftmax):
+        call.layer.weight.dropout = 0.5
+    return call
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        (p, r)
+        for p, r in product("main")
+        if p in ("Full", "Grid 2-D", "Graph at call", "Graph built", "AllTokens", "Window")
+    ],
+)
+def test_a_remembered_call_sees_what_has_changed(place: str, rule: str) -> None:
+    """The second of two calls is as the first of a copy, which remembers nothing."""
+    for name, made in CHANGES.items():
+        call = trial(place, rule)
+        call = call.mapped(lambda name, t: t.clone())
+        run(call, call.leaves)
+        call()
+        changed = made(call)
+        fresh = dataclasses.replace(changed, layer=copy.deepcopy(changed.layer))
+        found = []
+        for each in (changed, fresh):
+            torch.manual_seed(5)
+            found.append(run(each, each.leaves))
+        agree(found[0], found[1], torch.float32, name)
+        assert found[0].keys() == found[1].keys(), name
+
+
+@pytest.mark.parametrize(("place", "rule"), product("main"))
+def test_a_remembered_call_keeps_no_tokens_alive(place: str, rule: str) -> None:
+    call = trial(place, rule, grad=False)
+    call()
+    seen = [weakref.ref(t) for name, t in call.tensors.items() if name in ("source", "target", "edge_attr")]
+    call.tensors = {}
+    assert [r() for r in seen] == [None] * len(seen)
