@@ -11,7 +11,7 @@ from torch.func import grad, vmap
 
 from mpnn import sparse
 from mpnn.edges import Edges
-from mpnn.sparse import Csr, Rows, Sddmm, SegmentMax, SegmentSum, Spmm, row_softmax, sddmm, spmm
+from mpnn.sparse import Csr, EdgeAttention, Rows, Sddmm, SegmentMax, SegmentSum, Spmm, row_softmax, sddmm, spmm
 
 N, M, E, K, D = 4, 5, 11, 3, 2  # rows, columns, edges, matrices, channels
 
@@ -34,6 +34,13 @@ def dense(csr: Csr, weight: Tensor) -> Tensor:
     """(K, E) in the rows' order → (K, N, M)."""
     empty = weight.new_zeros(len(weight), csr.shape[0] * csr.shape[1])
     return empty.index_add(1, csr.row * csr.shape[1] + csr.col.long(), weight).unflatten(1, csr.shape)
+
+
+def dense_attention(csr: Csr, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax of q·k over each row's edges, times v; 0 for a row without edges."""
+    rows = [csr.col[csr.row == i].long() for i in range(N)]
+    weights = [(q[:, i, None] * k[:, c]).sum(-1).softmax(-1) for i, c in enumerate(rows)]
+    return torch.stack([torch.einsum("ke,ked->kd", w, v[:, c]) for w, c in zip(weights, rows, strict=True)], 1)
 
 
 def products(csr: Csr) -> dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]]:
@@ -67,6 +74,11 @@ def products(csr: Csr) -> dict[str, tuple[Callable[..., Tensor], Callable[..., T
             (random(K, e),),
         ),
         "rows": (lambda x: Rows.apply(csr, x), lambda x: x[:, csr.row], (random(K, N),)),
+        "attention": (
+            lambda q, k, v: EdgeAttention.apply(csr, q, k, v)[0],
+            lambda q, k, v: dense_attention(csr, q, k, v),
+            (random(K, N, D), random(K, M, D), random(K, M, D + 1)),
+        ),
         "softmax": (
             lambda s: row_softmax(csr, s),
             lambda s: torch.cat([s[:, csr.row == i].softmax(-1) for i in range(N)], 1),
@@ -75,7 +87,7 @@ def products(csr: Csr) -> dict[str, tuple[Callable[..., Tensor], Callable[..., T
     }
 
 
-NAMES = ("spmm", "spmm of one matrix", "spmm of ones", "sddmm", "segment sum", "rows", "softmax")
+NAMES = ("attention", "spmm", "spmm of one matrix", "spmm of ones", "sddmm", "segment sum", "rows", "softmax")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -176,5 +188,5 @@ def test_functions_have_vmap_and_no_forward_mode() -> None:
     x = torch.ones(1, 2, 1)
     with pytest.raises(RuntimeError, match="jvp"):
         torch.func.jvp(lambda x: spmm(csr, None, x), (x,), (x,))
-    for function in (Spmm, Sddmm, SegmentSum, Rows, SegmentMax):
+    for function in (Spmm, Sddmm, SegmentSum, Rows, SegmentMax, EdgeAttention):
         assert "vmap" in function.__dict__
