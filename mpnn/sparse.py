@@ -41,6 +41,7 @@ class Csr:
         self._col = col
         self._transpose: Csr | None = None
         self._last: tuple[Any, int | None, Tensor] | None = None
+        self._turned: tuple[Any, int, Tensor] | None = None
         self._ones: dict[torch.dtype, Tensor] = {}
         self.cache: dict[Any, Any] = {}
         self.edges: Edges  # in this order
@@ -79,6 +80,15 @@ class Csr:
         if self._last is None or self._last[0]() is not weight or self._last[1] != weight._version:
             self._last = (weakref.ref(weight), weight._version, self.matrix(weight.detach()[0].contiguous()))
         return self._last[2]
+
+    def turned(self, weight: Tensor) -> Tensor | None:
+        """Weights without a gradient in the transpose's order, kept while the same tensor comes again."""
+        if weight.requires_grad or not lasting(weight):
+            return None
+        if self._turned is None or self._turned[0]() is not weight or self._turned[1] != weight._version:
+            turned = weight.index_select(-1, self.transpose.order)
+            self._turned = (weakref.ref(weight), weight._version, turned)
+        return self._turned[2]
 
     def ones(self, dtype: torch.dtype) -> Tensor:
         """Weights of 1: (1, E)."""
@@ -151,7 +161,7 @@ def _sampled(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
     """Inner products at the edges, some at a time: no tensor over all edges and channels."""
     step = max(1, (1 << 22) // a.shape[1])
     ends = zip(csr.row.split(step), csr.col.split(step), strict=True)
-    return torch.cat([torch.linalg.vecdot(a[i], b[j.long()]) for i, j in ends])
+    return torch.cat([(a[i] * b[j.long()]).sum(-1) for i, j in ends])
 
 
 @twinned
@@ -185,7 +195,9 @@ class Spmm(Function):
             grad_weight = sddmm(csr, grad, x)
             grad_weight = grad_weight.sum(0, keepdim=True) if weight.shape[0] == 1 else grad_weight
         if ctx.needs_input_grad[2]:
-            grad_x = spmm(csr.transpose, weight.index_select(-1, csr.transpose.order), grad)
+            turned = csr.turned(weight) if not ctx.needs_input_grad[1] else None
+            turned = weight.index_select(-1, csr.transpose.order) if turned is None else turned
+            grad_x = spmm(csr.transpose, turned, grad)
         return None, grad_weight, grad_x
 
     @staticmethod
@@ -206,7 +218,7 @@ class Sddmm(Function):
 
     @staticmethod
     def forward(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
-        if csr.row.shape[0] == 0 or a.shape[-1] == 0:
+        if csr.row.shape[0] == 0 or a.numel() == 0 or b.numel() == 0:
             return a.new_zeros(a.shape[0], csr.row.shape[0])
         if (
             a.device.type != "cpu" or csr.row.shape[0] > a.shape[1] * b.shape[1]

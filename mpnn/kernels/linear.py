@@ -60,10 +60,17 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     flat, targets = (*call.lead, columns), call.targets
     whole = rule.bias is not None and rule.bias.ndim > 1  # one bias for each target and channel
 
+    biased, own = rule.bias is not None, rule._parameters.get  # a parametrised weight is no parameter of its own
+
     def run(x: Tensor) -> Tensor:
-        bias = rule.bias
-        if bias is not None:
+        weight, bias = own("weight"), own("bias")
+        if weight is None:
+            weight = rule.weight
+        if biased:
+            bias = rule.bias if bias is None else bias
             bias = bias.view(rows) if whole else bias.repeat(targets)
-        return F.linear(x.reshape(flat), rule.weight.view(rows, columns), bias).view(shape)
+        return F.linear(x.view(flat) if x.is_contiguous() else x.reshape(flat), weight.view(rows, columns), bias).view(
+            shape
+        )
 
     return run

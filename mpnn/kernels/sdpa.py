@@ -28,8 +28,7 @@ from mpnn.memo import derived
 from mpnn.spec import Spec
 
 name = "sdpa"
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+_FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
 MASK = 1 << 22  # entries of a mask over targets and sources made at once
 
 
@@ -103,7 +102,9 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
         if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
         elif flash:
-            y = _Flash.apply(causal, rule.scale, again, q, k, v)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale)
+            if y.grad_fn is not None and y.grad_fn.name() == _FLASH:  # torch's written-out path has every derivative
+                _differentiable_twice(y, again, (q, k, v))
         else:
             y = _Fused.apply(attention, again, q, k, v)
         y = y.transpose(1, 2).reshape(inner)
@@ -263,23 +264,21 @@ class _Fused(Function):
         return None, None, *(next(grads) if t.requires_grad else None for t in inner)
 
 
-class _Flash(Function):
-    """The CPU's fused attention by its own operators: the same as :class:`_Fused` without an inner graph."""
+def _differentiable_twice(y: Tensor, again: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+    """The CPU's fused attention by torch's own autograd, whose backward cannot be differentiated: where a backward runs
+    with gradients enabled, its results are replaced by the reference's. A hook costs less than a Function."""
+    held = [*inputs]
 
-    @staticmethod
-    def forward(ctx: Any, causal: bool, scale: float, again: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, total = _flash(q, k, v, 0.0, causal, attn_mask=None, scale=scale)
-        ctx.causal, ctx.scale, ctx.again = causal, scale, again
-        ctx.save_for_backward(q, k, v, out, total)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        q, k, v, out, total = ctx.saved_tensors
+    def replace(found: tuple, grads: tuple) -> tuple | None:
         if torch.is_grad_enabled():
-            return (None, None, None, *_pull(ctx.again, (q, k, v), ctx.needs_input_grad[3:], grad))
-        grads = _flash_backward(grad, q, k, v, out, total, 0.0, ctx.causal, attn_mask=None, scale=ctx.scale)
-        return (None, None, None, *grads)
+            needed = tuple(g is not None for g in found[:3])
+            return (*_pull(again, tuple(held), needed, grads[0]), *found[3:])
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            held.clear()  # as autograd frees what it saved
+        return None
+
+    y.grad_fn.register_hook(replace)  # type: ignore[union-attr]
+    return y
 
 
 class _Transformed(Function):
