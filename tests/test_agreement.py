@@ -21,6 +21,7 @@ WIDE = (
     {"mask": "one", "edge_weight": "one"},
     {"mask": "batched", "edge_weight": "batched", "positions": True},
     {"mask": "all"},
+    {"mask": "end"},
     {"pair_mask": "one"},
 )
 MODES = [(torch.float64, mode) for mode in NARROW]

@@ -121,7 +121,7 @@ def trial(
 ) -> Trial:  # fmt: skip
     """The call of a case.
 
-    ``mask``: "one", "batched", "all" · ``pair_mask``: "one", "heads" · ``edge_weight``: "one", "batched".
+    ``mask``: "one", "batched", "end", "all" · ``pair_mask``: "one", "heads" · ``edge_weight``: "one", "batched".
     """
     p, r = PLACES[place], RULES[rule]
     neighbours = p.make()
@@ -149,6 +149,8 @@ def trial(
             leaf(f"{end} coordinates", *lead, count, 2)
         if mask is not None:
             tensors[f"{end} mask"] = make_mask(mask, lead, count)
+        if r.axes:
+            tensors[f"{end} positions"] = torch.randint(0, 6, (*lead, count, r.axes))
         if p.batch is not None:
             tensors[f"{end} batch"] = p.batch[end == "target"]
     grid = p.call.get("grid")
@@ -164,7 +166,11 @@ def trial(
     if pair_mask is not None:
         shape = (n, p.sources) if pair_mask == "one" else (*lead, layer.weight.heads or 1, n, p.sources)
         tensors["pair_mask"] = torch.rand(shape) < 0.6
-    if positions and (getattr(layer.weight, "position", None) or getattr(layer.weight, "score_bias", None)):
+    if (
+        positions
+        and not r.axes
+        and (getattr(layer.weight, "position", None) or getattr(layer.weight, "score_bias", None))
+    ):
         tensors["positions"] = torch.randint(0, 9, (*lead, p.sources if second is None else second))
     return Trial(layer, tensors, grid, p.own or "two sets" in r.needs)
 
@@ -173,6 +179,8 @@ def make_mask(kind: str, lead: tuple[int, ...], n: int) -> Tensor:
     """A mask that leaves at least one token (but for "all")."""
     if kind == "all":
         return torch.zeros(n, dtype=torch.bool)
+    if kind == "end":  # padding
+        return torch.arange(n) < torch.randint(1, n + 1, (*lead, 1))
     mask = torch.rand(*lead, n) < 0.6 if kind == "batched" else torch.rand(n) < 0.6
     mask[..., int(torch.randint(n, ()))] = True
     return mask

@@ -57,6 +57,7 @@ class Rule:
     coordinates: bool = False
     main: bool = False
     channels: int | tuple[int, int] = 4  # of sources and targets
+    axes: int = 0  # of the positions that it needs, if they are no plain numbers
 
 
 def edges(*pairs: tuple[int, int]) -> Tensor:
@@ -105,7 +106,7 @@ PLACES: dict[str, Place] = {
     "Graph of many edges": Place(lambda: Graph(), 2, main=True, call={"edge_index": MANY}),
     "Graph without edges": Place(lambda: Graph(torch.empty(2, 0, dtype=torch.int64), 3), 3),
     "AllTokens": Place(lambda: AllTokens(), 4, main=True),
-    "AllTokens causal": Place(lambda: AllTokens(causal=True), 4),
+    "AllTokens causal": Place(lambda: AllTokens(causal=True), 4, main=True),
     "AllTokens max_tokens": Place(lambda: AllTokens(max_tokens=5), 4, main=True),
     "AllTokens causal max_tokens": Place(lambda: AllTokens(causal=True, max_tokens=4), 4),
     "AllTokens ragged": Place(lambda: AllTokens(max_tokens=3), 5, main=True, batch=(RAGGED, RAGGED)),
@@ -200,6 +201,8 @@ RULES: dict[str, Rule] = {
     "ALiBi": Rule(lambda n: QKSoftmax(4, 2, score_bias=ALiBi(2), bias=False), "target", main=True),
     "RelativeBias": Rule(lambda n: QKSoftmax(4, 2, score_bias=RelativeBias.offsets(2, 3), scale=0.7), "target"),
     "Rotary": Rule(lambda n: QKSoftmax(4, 2, position=Rotary(2)), "target", main=True),
+    "Rotary 2-D": Rule(lambda n: QKSoftmax(4, 2, head_channels=4, position=Rotary(4, axes=2)), "target", axes=2),
+    "swin": Rule(lambda n: QKSoftmax(4, 2, score_bias=RelativeBias.swin(2, (6, 6))), "target", axes=2),
     "cross-attention": Rule(lambda n: QKSoftmax(4, 2, source_channels=3), "target two sets", channels=(3, 4)),
     "split sources": Rule(lambda n: QKSoftmax(4, 2, source_channels=(2, 3)), "target two sets", channels=(5, 4)),
 }

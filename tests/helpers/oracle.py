@@ -44,6 +44,7 @@ def oracle(call: Trial) -> tuple[Tensor, list[Pair], Tensor]:
         if c.pair_mask is not None:
             c.pair_mask = c.pair_mask.expand(*lead, layer.weight.heads or 1, n, m)[entry]
         c.attr, c.edge_weight, c.positions = one("edge_attr", 2), one("edge_weight", 1), one("positions", 1)
+        c.given_positions = one("source positions", 2), one(f"{end} positions", 2)
         c.coordinates = one("source coordinates", 2), one(f"{end} coordinates", 2)
         outs.append(entry_of(c))
     y, weights = (torch.stack(t).unflatten(0, lead) if lead else t[0] for t in zip(*outs, strict=True))

@@ -90,7 +90,9 @@ def places(c: SimpleNamespace) -> tuple[Tensor, Tensor]:
     """(source, target) positions; those given are x's; a grid's own target stands at its window's centre."""
     mask = [True] * c.m if c.mask is None else c.mask.tolist()
     at_source, at_target = positions_of(c.layer.neighbours, mask, c.n, c.one_set, c.batch)
-    if c.positions is not None and (c.one_set or c.own):
+    if c.given_positions[0] is not None:
+        at_source, at_target = (None if t is None else t.tolist() for t in c.given_positions)
+    elif c.positions is not None and (c.one_set or c.own):
         at_source = at_target = c.positions.tolist()
     elif c.positions is not None:
         at_target = c.positions.tolist()
