@@ -53,7 +53,7 @@ def test_cell(place: str, rule: str) -> None:
         agree(run(lambda fast=fast: fast(x, **arguments), call.leaves), expected, torch.float64)
 
 
-@pytest.mark.parametrize(("place", "rule"), [CELLS[i] for i in (0, 5, 7, 9, 15)])
+@pytest.mark.parametrize(("place", "rule"), [CELLS[i] for i in (5, 7, 9)])
 def test_cell_with_dynamic_graphs(place: str, rule: str) -> None:
     """Both at once, which is slow: each kind of kernel."""
     call = trial(place, rule, mask="batched", edge_weight="one", positions=True)
