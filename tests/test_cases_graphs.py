@@ -100,6 +100,7 @@ def empty(rule: str, nodes: int) -> tuple[MessagePassing, tuple[Any, dict[str, A
     given: dict[str, Any] = {} if "pairs" in case.needs else {"edge_index": none}
     given |= {"edge_attr": torch.zeros(0, case.attr, dtype=torch.float64)} if case.attr else {}
     given |= {"coordinates": torch.randn(nodes, 3, dtype=torch.float64)} if case.coordinates else {}
+    given |= {"positions": torch.zeros(nodes, case.axes, dtype=torch.int64)} if case.axes else {}
     return layer, ((source, target) if "two sets" in case.needs else source, given)
 
 

@@ -43,11 +43,19 @@ def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
     rule, value = call.weight, call.value
     if rule.heads is not None:
-        weight = rule.weight[:, : call.targets, : call.sources]
+        weight = _leading(rule.weight, call.targets, call.sources)
         return call.blank_targets(torch.matmul(weight, value).transpose(-3, -2).flatten(-2))
     weight = rule.weight.flatten(2).flatten(0, 1)
     y = F.linear(value.flatten(-2), weight, call.take_bias(flat=True))
     return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))
+
+
+def _leading(weight: Tensor, targets: int, sources: int) -> Tensor:
+    """The leading block of (heads, m, m). Traced, a slice would compile once more where a length is just m."""
+    if not torch.compiler.is_compiling():
+        return weight[:, :targets, :sources]
+    rows, columns = (torch.arange(n, device=weight.device) for n in (targets, sources))
+    return weight.index_select(1, rows).index_select(2, columns)
 
 
 def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
