@@ -22,7 +22,8 @@ WIDE = (
     {"mask": "batched", "edge_weight": "batched", "positions": True},
     {"mask": "all"},
     {"mask": "end"},
-    {"pair_mask": "one"},
+    {"pair_mask": "rows"},
+    {"pair_mask": "columns"},
 )
 MODES = [(torch.float64, mode) for mode in NARROW]
 FEW_MODES = [(torch.float64, mode) for mode in WIDE] + [

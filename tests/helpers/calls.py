@@ -121,7 +121,8 @@ def trial(
 ) -> Trial:  # fmt: skip
     """The call of a case.
 
-    ``mask``: "one", "batched", "end", "all" · ``pair_mask``: "one", "heads" · ``edge_weight``: "one", "batched".
+    ``mask``: "one", "batched", "end", "all" · ``pair_mask``: "one", "heads", "rows", "columns" · ``edge_weight``: "one",
+    "batched".
     """
     p, r = PLACES[place], RULES[rule]
     neighbours = p.make()
@@ -164,8 +165,9 @@ def trial(
         leaf("edge_weight", *(lead if edge_weight == "batched" else ()), len(listed))
         tensors["edge_weight"] = tensors["edge_weight"].detach().abs().add(0.1).requires_grad_(grad)
     if pair_mask is not None:
-        shape = (n, p.sources) if pair_mask == "one" else (*lead, layer.weight.heads or 1, n, p.sources)
-        tensors["pair_mask"] = torch.rand(shape) < 0.6
+        heads = layer.weight.heads or 1
+        kinds = {"one": (n, p.sources), "rows": (heads, n, 1), "columns": (*lead, 1, 1, p.sources)}
+        tensors["pair_mask"] = torch.rand(kinds.get(pair_mask, (*lead, heads, n, p.sources))) < 0.6
     if (
         positions
         and not r.axes
