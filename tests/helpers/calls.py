@@ -121,8 +121,8 @@ def trial(
 ) -> Trial:  # fmt: skip
     """The call of a case.
 
-    ``mask``: "one", "batched", "end", "all" · ``pair_mask``: "one", "heads", "rows", "columns" · ``edge_weight``: "one",
-    "batched".
+    ``mask``: "one", "batched", "end", "all" · ``edge_weight``: "one", "batched" · ``pair_mask``: "one", "heads",
+    "rows", "columns".
     """
     p, r = PLACES[place], RULES[rule]
     neighbours = p.make()
