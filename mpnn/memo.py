@@ -8,8 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+
+class Revised(nn.Module):
+    """A module that counts its assignments, so that what is remembered of it can tell when it has changed."""
+
+    revision = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self.__dict__["revision"] = self.revision + 1
+
 
 _store: WeakIdKeyDictionary = WeakIdKeyDictionary()
 

@@ -141,10 +141,11 @@ class MessagePassing(nn.Module):
         else:
             return None
         device, modules = x.device, self._modules
+        rule: Any = modules["neighbours"]
         weight: Any = modules["weight"]
         return (
             x.shape, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(), _autocast(device.type),
-            id(modules["neighbours"]), id(weight), forced(self.kernel),
+            id(rule), rule.revision, id(weight), weight.revision, forced(self.kernel),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:

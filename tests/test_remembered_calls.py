@@ -14,7 +14,8 @@ from torch import nn
 from helpers.calls import Trial, product, trial
 from helpers.compare import agree, run
 from mpnn.neighbours import Graph
-from mpnn.weights import EdgeLearned, QKSoftmax
+from mpnn.positions import ALiBi, Rotary
+from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel
 
 CHANGES: dict[str, Callable[[Trial], Trial]] = {}
 
@@ -98,6 +99,22 @@ def another_kernel(call: Trial) -> Trial:
 def another_dropout(call: Trial) -> Trial:
     if isinstance(call.layer.weight, EdgeLearned | QKSoftmax):
         call.layer.weight.dropout = 0.5
+    return call
+
+
+@change
+def another_reduce(call: Trial) -> Trial:
+    weight = call.layer.weight
+    if isinstance(weight, SharedKernel) and weight.normalise is None and weight.reduce == "sum":
+        weight.reduce = "mean"
+    return call
+
+
+@change
+def positions_and_biases_set(call: Trial) -> Trial:
+    weight = call.layer.weight
+    if isinstance(weight, QKSoftmax) and weight.position is None and weight.score_bias is None:
+        weight.position, weight.score_bias = Rotary(weight.head_channels), ALiBi(weight.heads)
     return call
 
 

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpnn.checks import integers, values
 from mpnn.edges import Edges
-from mpnn.memo import outside
+from mpnn.memo import Revised, outside
 from mpnn.tokens.base import Tokens
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _CACHED_EDGES = 1 << 23  # entries of larger edge lists are made anew rather than kept
 
 
-class Neighbours(nn.Module, ABC):
+class Neighbours(Revised, ABC):
     """Who sends to whom: a rule without parameters.
 
     A subclass writes ``edges(targets, sources, *, rows=None, tokens=None) -> Edges`` for ``targets`` = N and

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import divides, one_of, positive, share
+from mpnn.memo import Revised
 
 if TYPE_CHECKING:
     from mpnn.neighbours import Neighbours
@@ -19,7 +20,7 @@ NORMALISE = (None, "relation", "symmetric", "softmax")
 REDUCE = ("sum", "mean", "max")
 
 
-class Weight(nn.Module, ABC):
+class Weight(Revised, ABC):
     """How much: w in  y_i = output(reduce_j w_ij · value(x_j)) + root(x_i) + bias.
 
     One of two families: ``groups=g``, a block-diagonal matrix per edge with g blocks; ``heads=h``, a number per head on
