@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from mpnn.checks import wide
+
+Reduce = Callable[[Tensor], Tensor]
 
 
 def segment_sum(x: Tensor, target: Tensor, count: int) -> Tensor:
@@ -32,14 +36,17 @@ def segment_softmax(scores: Tensor, keep: Tensor | None, target: Tensor, count: 
     return weight / torch.where(total == 0, 1, total).index_select(-2, target)
 
 
-def segment_maximum(messages: Tensor, keep: Tensor | None, target: Tensor, count: int) -> Tensor:
-    """Element-wise maximum per row with a gradient that tied sources share equally; 0 for an empty row."""
+def segment_maximum(messages: Tensor, keep: Tensor | None, target: Tensor, total: Reduce, largest: Reduce) -> Tensor:
+    """Element-wise maximum per row with a gradient that tied sources share equally; 0 for an empty row.
+
+    ``total`` and ``largest`` reduce (..., E, C) to (..., count, C); ``largest`` needs no gradient.
+    """
     if keep is not None:
         messages = messages.expand(torch.broadcast_shapes(messages.shape, keep.shape)).masked_fill(~keep, -torch.inf)
-    top = segment_max(messages, target, count)
+    top = largest(messages.detach())
     wins = messages.detach() == top.index_select(-2, target)
     wins = wins if keep is None else wins & keep
-    ties = segment_sum(wins.to(top.dtype), target, count)
+    ties = total(wins.to(top.dtype))
     share = torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, target)
-    mean = segment_sum(share, target, count)  # of equal numbers: it carries the gradient, the maximum its exact value
+    mean = total(share)  # of equal numbers: it carries the gradient, the maximum its exact value
     return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)

@@ -12,7 +12,7 @@ import torch
 from helpers.attention import Attention, cases
 from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
-from mpnn import sparse, use_kernels
+from mpnn import use_kernels
 from mpnn.kernels import KERNELS, reference, sdpa, segment
 from mpnn.plan import NAMES
 
@@ -72,7 +72,7 @@ def test_every_kernel_is_compared() -> None:
 @pytest.mark.parametrize(("place", "rule"), product("main"))
 def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ways of large calls: heads one by one, masks and inner products some at a time."""
-    monkeypatch.setattr(sparse, "_TOGETHER", 0)
+    monkeypatch.setattr("mpnn.csr._TOGETHER", 0)
     monkeypatch.setattr(sdpa, "MASK", 24)
     for mode in ({}, {"mask": "batched", "pair_mask": "heads"}):
         call = trial(place, rule, **mode)

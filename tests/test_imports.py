@@ -25,6 +25,7 @@ ORDER = (
     "scores",
     "segments",
     "recompute",
+    "csr",
     "sparse",
     "tokens",
     "positions",

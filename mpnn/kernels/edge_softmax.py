@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import HALF, wide
+from mpnn.csr import Csr
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse import Csr, EdgeAttention, row_softmax, rows3, sddmm, spmm
+from mpnn.sparse import EdgeAttention, row_softmax, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"

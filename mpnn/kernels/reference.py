@@ -20,7 +20,7 @@ from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.pairs import Pairs
 from mpnn.recompute import recomputed
-from mpnn.segments import segment_maximum, segment_sum
+from mpnn.segments import segment_max, segment_maximum, segment_sum
 from mpnn.spec import Spec
 
 name = "reference"
@@ -80,7 +80,9 @@ def _reduce(call: Call, pairs: Pairs, weight: Tensor, keep: Tensor | None, first
     if keep is not None:  # as the messages: (..., heads, E, 1) or (..., E, 1)
         keep = keep.transpose(-2, -1)[..., None] if heads else keep
     if call.weight.reduce == "max":
-        total = segment_maximum(messages, keep, target, count)
+        total = segment_maximum(
+            messages, keep, target, lambda x: segment_sum(x, target, count), lambda x: segment_max(x, target, count)
+        )
     else:
         total = segment_sum(messages, target, count)
     if call.weight.reduce == "mean":

@@ -8,15 +8,17 @@ matrix or a score per edge that a network makes.
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from mpnn.csr import Csr
 from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
-from mpnn.sparse import Csr
+from mpnn.segments import segment_maximum
 from mpnn.spec import Spec
 
 name = "segment"
@@ -56,24 +58,13 @@ def run(call: Call, reference: Any) -> Tensor:
     heads = rule.heads is not None
     if keep is not None:
         keep = keep.transpose(-2, -1)[..., None] if heads else keep
-    y = _maximum(csr, messages, keep) if rule.reduce == "max" else apply(SumRows, csr, messages)
+    total, largest = partial(apply, SumRows, csr), partial(apply, MaxRows, csr)
+    y = segment_maximum(messages, keep, csr.row, total, largest) if rule.reduce == "max" else total(messages)
     if rule.reduce == "mean":
         one = messages.new_ones(len(pairs), 1) if keep is None else keep.to(messages.dtype)
         y = y / apply(SumRows, csr, one).clamp(min=1)
     y = y.transpose(-3, -2).flatten(-2) if heads else y
     return y.to(call.value.dtype)
-
-
-def _maximum(csr: Csr, messages: Tensor, keep: Tensor | None) -> Tensor:
-    """The reference's maximum: tied sources share the gradient equally, empty rows are 0."""
-    if keep is not None:
-        messages = messages.expand(torch.broadcast_shapes(messages.shape, keep.shape)).masked_fill(~keep, -torch.inf)
-    top = apply(MaxRows, csr, messages.detach())
-    wins = messages.detach() == top.index_select(-2, csr.row)
-    wins = wins if keep is None else wins & keep
-    ties = apply(SumRows, csr, wins.to(top.dtype))
-    mean = apply(SumRows, csr, torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, csr.row))
-    return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)
 
 
 def _reduce(csr: Csr, x: Tensor, how: str) -> Tensor:

@@ -62,6 +62,7 @@ ATTENDS: list[Wrong] = [
     ((Q, Q, Q, Graph()), {}, V, "edge_index at the call, since .* was built without edges, got None"),
     ((Q, Q, Q, GRAPH), {}, V, "3 source and 3 target nodes for Graph.*, got 5 and 5"),
     ((THREE, THREE, THREE, Graph(E, 3, weight=2 * x(2))), {}, V, "would be ignored by attend; pass score_bias="),
+    ((THREE, THREE, THREE, Graph(E, 3, self_loops="add", loop_weight=2.0)), {}, V, "loop_weight would be ignored by a"),
     ((THREE, THREE, THREE, Graph(E, 3, attr=x(2, 3))), {}, V, "would be ignored by attend; pass score_bias="),
     ((Q, Q, Q, Full(4)), {}, V, r"tokens of shape \(..., 4, C\) for Full\(4\), got 5 tokens"),
     ((Q, Q, Q, Full(5, 4)), {}, V, r"q of 4 targets for Full\(5, 4\), got 5"),
