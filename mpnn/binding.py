@@ -92,7 +92,7 @@ def check_read(rule: Neighbours, weight: Any, positions: Any, coordinates: Any, 
         raise ValueError(
             f"positions would be ignored by {kind} without a position or score_bias module; leave them out"
         )
-    if coordinates is not None and known_rule and not reads_offset(weight):
+    if coordinates is not None and known_rule and not (rule.reads_tokens or reads_offset(weight)):
         raise ValueError(f"coordinates would be ignored by {rule} with {kind}; leave them out")
     if grid is not None and known_rule and not isinstance(rule, Grid):
         raise ValueError(f"grid would be ignored by {rule}; leave it out")
@@ -210,4 +210,4 @@ def fill(call: Call, x_source: Tensor, x_target: Tensor | None) -> None:
 
 def same_places(rule: Neighbours) -> bool:
     """Whether the pairs of a call depend on the sizes and the edges alone, not on the tokens."""
-    return rule.enumerates or isinstance(rule, Graph)
+    return isinstance(rule, Graph) or (rule.enumerates and not rule.reads_tokens)

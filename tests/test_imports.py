@@ -25,6 +25,7 @@ ORDER = (
     "scores",
     "segments",
     "recompute",
+    "partial",
     "csr",
     "sparse",
     "tokens",

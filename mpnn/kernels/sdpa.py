@@ -12,8 +12,6 @@ reference.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +23,7 @@ from torch.nn import functional as F
 from mpnn.functions import fold, unfold
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
+from mpnn.partial import by_reference, four, per_entry, pull
 from mpnn.spec import Spec
 
 name = "sdpa"
@@ -64,7 +63,7 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     """The aggregate: (..., N, C)."""
-    query, key, value = (_four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
+    query, key, value = (four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
     given = call.nodes.get("score_bias")
     module = call.weight.score_bias
     learned = (given is not None and given.requires_grad) or (
@@ -77,7 +76,7 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
             query, key, value
         )  # where dropout or a learned bias act, torch's own formula has every derivative
     else:
-        again = _again(call, reference)
+        again = by_reference(call, reference)
         y = (_Transformed if call.transformed else _Fused).apply(attention, again, query, key, value)
     y = y.transpose(-3, -2).flatten(-2)
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
@@ -93,7 +92,7 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     heads, fewer = ((entries, n, h, rule.head_channels) for h in (rule.heads, rule.kv_heads))
     inner = (*call.lead, n, rule.heads * rule.head_channels)
     attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
-    again = _again(call, reference)
+    again = by_reference(call, reference)
     flash = call.tokens[0].x.device.type == "cpu" and not grouped
 
     def run(x: Tensor) -> Tensor:
@@ -112,11 +111,6 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
         return y if rule.bias is None else y + rule.bias
 
     return run
-
-
-def _four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """(..., heads, N, D) as (B, heads, N, D)."""
-    return x if x.ndim == 4 else x.reshape(math.prod(lead), *x.shape[-3:])
 
 
 def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -161,22 +155,18 @@ def _rows(
     options: dict[str, Any],
 ) -> Tensor:
     """Attention of some targets under a mask and a bias."""
-    mask, bias = (_repeat(t, q.shape[0]) for t in (_mask(call, source_mask, causal, rows), _bias(call, rows)))
+    mask, bias = _mask(call, source_mask, causal, rows), _bias(call, rows)
     some = None
+    if bias is not None and bias.ndim == 4:
+        bias = per_entry(bias, q.shape[0])
     if mask is not None:
+        mask = per_entry(mask, q.shape[0]) if mask.ndim == 4 else mask
         some = mask.any(-1, keepdim=True)
         mask = mask | ~some  # a row without sources would be no number; it is set to 0 below
     if bias is not None:
         mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -torch.inf)
     y = F.scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=mask, **options)
     return y if some is None else y.masked_fill(~some, 0)
-
-
-def _repeat(x: Tensor | None, entries: int) -> Tensor | None:
-    """One mask per batch entry, repeated for a vmapped axis before it."""
-    if x is None or x.ndim < 4 or x.shape[0] in (1, entries):
-        return x
-    return x.repeat(entries // x.shape[0], 1, 1, 1)
 
 
 def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> Tensor | None:
@@ -226,20 +216,6 @@ def _bias(call: Call, rows: slice) -> Tensor | None:
     return bias
 
 
-def _again(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """The same attention through the reference, which has every derivative."""
-
-    def again(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        more = query.shape[0] // max(1, call.entries)  # a vmapped axis stands before the others
-        lead = call.lead if more == 1 else (more, *call.lead)
-        given = (("query", query), ("key", key), ("value", value))
-        shaped = {n: t.reshape(*lead, *t.shape[-3:]) for n, t in given}
-        y = reference(dataclasses.replace(call, nodes=call.nodes | shaped, lead=lead))
-        return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
-
-    return again
-
-
 class _Fused(Function):
     """Fused attention with its own fused backward; differentiated once more, it recomputes through the reference."""
 
@@ -255,7 +231,7 @@ class _Fused(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
         if torch.is_grad_enabled():
-            return (None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
+            return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
         out, inner = ctx.inner
         keep = torch._C._autograd._get_current_graph_task_keep_graph()
         grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
@@ -272,7 +248,7 @@ def _differentiable_twice(y: Tensor, again: Any, inputs: tuple[Tensor, ...]) -> 
     def replace(found: tuple, grads: tuple) -> tuple | None:
         if torch.is_grad_enabled():
             needed = tuple(g is not None for g in found[:3])
-            return (*_pull(again, tuple(held), needed, grads[0]), *found[3:])
+            return (*pull(again, tuple(held), needed, grads[0]), *found[3:])
         if not torch._C._autograd._get_current_graph_task_keep_graph():
             held.clear()  # as autograd frees what it saved
         return None
@@ -295,16 +271,10 @@ class _Transformed(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        return (None, None, *_pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
+        return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, attention: Any, again: Any, *inputs: Tensor) -> tuple:
         """The vmapped axis as the outer part of the batch."""
         folded = [fold(t, d, info.batch_size) for t, d in zip(inputs, in_dims[2:], strict=True)]
         return unfold(_Transformed.apply(attention, again, *folded), info.batch_size)
-
-
-def _pull(again: Any, inputs: tuple[Tensor, ...], needed: tuple[bool, ...], grad: Tensor) -> list[Tensor | None]:
-    """Gradients of the recomputed output, differentiable themselves."""
-    pullback = torch.func.vjp(again, *inputs)[1]
-    return [g if n else None for g, n in zip(pullback(grad), needed, strict=True)]

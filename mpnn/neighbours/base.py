@@ -52,6 +52,7 @@ class Neighbours(Revised, ABC):
     counts_slots = False  # targets are the last N of the sources (causal, windows), for default positions
     listed = False  # whether edges() are few enough to be listed whole, which opens the sparse kernels
     enumerates = False  # of our own rules: whether edges() is cheap, sorted by target, and honours rows
+    reads_tokens = False  # whether edges() reads features or coordinates, so that no call's edges serve another
 
     @abstractmethod
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
@@ -120,7 +121,7 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
         made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
         return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
-    if torch.compiler.is_compiling() or rule.key() is None or _ragged(tokens):
+    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens or _ragged(tokens):
         return rule.edges(targets, sources, tokens=tokens)
     grid = tokens[0].grid if isinstance(tokens, tuple) else tokens.grid if tokens is not None else None
     key = (rule, targets, sources, grid, device)
