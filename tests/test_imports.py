@@ -33,6 +33,7 @@ ORDER = (
     "positions",
     "neighbours",
     "weights",
+    "tiles",
     "spec",
     "kernels",
     "plan",

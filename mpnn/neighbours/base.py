@@ -14,7 +14,7 @@ from torch import Tensor
 from mpnn.checks import integers, values
 from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.memo import Revised, outside
+from mpnn.memo import Revised, derived, outside
 from mpnn.tokens.base import Tokens
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -161,7 +161,7 @@ def _combined(sign: str, left: Neighbours, right: Any) -> Neighbours:
     return OPERATORS[sign](left, right) if isinstance(right, Neighbours) else NotImplemented
 
 
-_made: OrderedDict[tuple, Edges] = OrderedDict()
+_made: OrderedDict[tuple, Any] = OrderedDict()
 
 
 def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
@@ -169,17 +169,31 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
         made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
         return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
-    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens or _ragged(tokens):
+    if not rule.enumerates:  # a graph keeps its own
         return rule.edges(targets, sources, tokens=tokens)
-    grid = tokens[0].grid if isinstance(tokens, tuple) else tokens.grid if tokens is not None else None
-    held = rule.versions()  # edges made from tensors live as long as the rule that holds these
+    return kept_for(
+        rule, "edges", targets, sources, tokens, device, lambda: rule.edges(targets, sources, tokens=tokens)
+    )
+
+
+def kept_for(
+    rule: Neighbours, name: str, targets: int, sources: int, tokens: Any, device: Any, make: Callable[[], Any]
+) -> Any:
+    """``make()``, kept for the last few rules, sizes, grids and batches; anew where it depends on more than these."""
+    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens:
+        return make()
+    ends = [t for t in two(tokens) if t is not None]
+    held = rule.versions()  # what is made from tensors lives as long as the rule that holds these
+    key = (name, held or rule, targets, sources, ends[0].grid if ends else None, device)
+    batches = [t.batch for t in ends if t.batch is not None]
+    if batches:
+        return derived(make, key, *batches)
     store = rule.__dict__.setdefault("_made", OrderedDict()) if held else _made
-    key = (held or rule, targets, sources, grid, device)
     found = store.get(key)
     if found is None:
         with outside():
-            found = rule.edges(targets, sources, tokens=tokens)
-        if len(found) <= _CACHED_EDGES:
+            found = make()
+        if not isinstance(found, Edges) or len(found) <= _CACHED_EDGES:
             store[key] = found
             if len(store) > 16:
                 store.popitem(last=False)
@@ -205,10 +219,6 @@ def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: 
     fields = (edges.source.long(), edges.target.long(), None if edges.relation is None else edges.relation.long())
     moved = [None if t is None else t.to(device) for t in (*fields, edges.offset, edges.index)]
     return Edges(*moved, valid=edges.valid)  # type: ignore[arg-type]
-
-
-def _ragged(tokens: Any) -> bool:
-    return any(t is not None and t.batch is not None for t in two(tokens))
 
 
 def row_numbers(rows: slice | None, targets: int, device: torch.device | None = None) -> Tensor:

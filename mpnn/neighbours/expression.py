@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mpnn.cover import Cover
 from mpnn.edges import Edges
-from mpnn.neighbours.base import OPERATORS, Layout, Neighbours, device_of, enumerate_edges, own_edges
+from mpnn.neighbours.base import OPERATORS, Neighbours, device_of, enumerate_edges, own_edges
 
 
 class Expression(Neighbours):
@@ -116,9 +116,6 @@ class _Filtered(Expression):
         kept = self._kept(made, targets, sources, tokens)
         made = Edges(made.source, made.target, made.relation, made.offset, made.index, valid=_and(kept, made.valid))
         return made.compact()
-
-    def pair_layout(self) -> Layout | None:
-        return self.left.pair_layout()
 
     def pair_ids(self, edges: Edges, targets: int, sources: int) -> Tensor:
         return self.left.pair_ids(edges, targets, sources)
@@ -227,6 +224,7 @@ class Union(Expression):
                     f"expected a Graph without attr and weight in {self!r}, where other pairs have none; pass "
                     "edge_attr= or edge_weight= of all pairs at the call, by target and source"
                 )
+        self._parts: list[Neighbours] | None = None
         self.axes = left.axes if left.axes == right.axes else 0
         self.relations = left.relations + right.relations
         fixed = left.pairs is not None and right.pairs is not None
@@ -246,6 +244,11 @@ class Union(Expression):
     def parts(self) -> list[Neighbours]:
         """Disjoint rules whose pairs are the union's; those that list their pairs come last, since it costs them least
         to leave out the others'."""
+        if self._parts is None:
+            self._parts = self._disjoint()
+        return self._parts
+
+    def _disjoint(self) -> list[Neighbours]:
         ordered = sorted(self.operands(), key=lambda r: (r.listed, not r.tiled))
         if ordered[0].complete:
             return ordered[:1]
