@@ -6,6 +6,8 @@ from mpnn.neighbours.base import Neighbours
 from mpnn.neighbours.full import Full
 from mpnn.neighbours.graph import Graph
 from mpnn.neighbours.grid import Grid
+from mpnn.neighbours.near import KNN, Radius
+from mpnn.neighbours.random import Random
 from mpnn.neighbours.window import Window
 
-__all__ = ["AllTokens", "Edges", "Full", "Graph", "Grid", "Neighbours", "Window"]
+__all__ = ["KNN", "AllTokens", "Edges", "Full", "Graph", "Grid", "Neighbours", "Radius", "Random", "Window"]
