@@ -85,7 +85,7 @@ class Near(Neighbours):
         if (source.coordinates is None) != (target.coordinates is None):
             return  # refused by binding, in its own words
         kind = "features" if source.coordinates is None else "coordinates"
-        ours, theirs = (_seen(self, t)[0].shape[-1] for t in (source, target))
+        ours, theirs = (_seen(self, t).shape[-1] for t in (source, target))
         if ours != theirs:
             raise ValueError(
                 f"expected {kind} of sources and targets of one width for {self}, which compares them, got {ours} and "

@@ -149,6 +149,8 @@ def test_attend(rule: Neighbours) -> None:
         seen[tuple(torch.tensor(pairs).t())] = True
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen).masked_fill(~seen.any(1)[:, None], 0)
         torch.testing.assert_close(attend(q, k, v, rule, coordinates=places), expected)
+    fast = torch.compile(lambda q, at: attend(q, k, v, rule, coordinates=at), fullgraph=True, backend="eager")
+    torch.testing.assert_close(fast(q, at), attend(q, k, v, rule, coordinates=at))
 
 
 @pytest.mark.parametrize("rule", [KNN(2), Radius(2.0)], ids=str)
