@@ -139,7 +139,7 @@ def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -
     else:
         flops = 2 * edges * spec.batch * (spec.out_channels + spec.parts * spec.score_channels)
     tokens = spec.batch * (spec.sources * spec.channels + spec.targets * spec.out_channels)
-    listed = 0 if kernel in ("linear", "conv", "sdpa") else 16 * edges
+    listed = 0 if kernel in ("linear", "conv", "fft", "sdpa") else 16 * edges
     able = [
         t
         for t in ("vmap", "grad", "jvp")

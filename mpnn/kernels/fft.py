@@ -23,7 +23,7 @@ name = "fft"
 
 # Measured on the CPU: an FFT's operation takes as long as one of a convolution. The spectrum of a matrix of channels is
 # also transposed and multiplied, which takes as long as so many transforms, more where it leaves the cache.
-_MATRIX, _LARGE_MATRIX, _CACHE = 6, 30, 1 << 22
+_MATRIX, _LARGE_MATRIX, _CACHE = 6, 30, 1 << 21
 _BLOCK, _ROWS = 1 << 18, 16  # numbers of one transform of several lines, and the fewest lines
 
 
