@@ -88,6 +88,8 @@ def attend(  # type: ignore[no-untyped-def]
     module = score_bias if isinstance(score_bias, nn.Module) else None
     rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
     check_read(neighbours, rule, positions, coordinates, grid)
+    if neighbours.reads_tokens and coordinates is None and type(neighbours).__module__.startswith("mpnn."):
+        raise ValueError(f"expected coordinates= for {neighbours}, since attend has no features to compare, got None")
     bool_mask("mask", mask)
     check_pair_mask(pair_mask, lead, heads, n, m, q.device)
     source, target = _tokens(q, k, mask, grid, {"positions": positions, "coordinates": coordinates, "batch": batch})
@@ -107,7 +109,8 @@ def attend(  # type: ignore[no-untyped-def]
         }
     call = Call(
         neighbours, rule, n, m, lead, nodes, (source, target), edges, source_mask=mask, pair_mask=pair_mask,
-        dropout=float(dropout), transformed=bool(transforms()),
+        dropout=float(dropout), one_set=n == m and not isinstance(coordinates, tuple),
+        transformed=bool(transforms()),
     )  # fmt: skip
     attach(call, None, None)
     if isinstance(score_bias, Tensor):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mpnn.checks import broadcastable, compiling, readable, same_device, tensor, values
 from mpnn.edges import Edges
@@ -136,9 +137,9 @@ def _spread(valid: Tensor, attr: Tensor | None, weight: Tensor | None) -> tuple[
     for name, given, axis in (("edge_attr", attr, -2), ("edge_weight", weight, -1)):
         if given is not None:
             values(valid.sum() == given.shape[axis], ValueError, f"expected {name} with one row for each edge")
-    return (
-        None if attr is None else attr.index_select(-2, row),
-        None if weight is None else weight.index_select(-1, row),
+    return (  # with a row more, so that there is one where there is no edge at all
+        None if attr is None else F.pad(attr, (0, 0, 0, 1)).index_select(-2, row),
+        None if weight is None else F.pad(weight, (0, 1)).index_select(-1, row),
     )
 
 

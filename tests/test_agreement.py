@@ -13,7 +13,7 @@ from helpers.attention import Attention, cases
 from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
 from mpnn import limits, use_kernels
-from mpnn.kernels import KERNELS, sdpa, segment
+from mpnn.kernels import KERNELS, fft, sdpa, segment
 from mpnn.plan import NAMES
 
 NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
@@ -74,6 +74,7 @@ def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pyte
     """The ways of large calls: heads one by one, masks and inner products some at a time."""
     monkeypatch.setattr("mpnn.csr._TOGETHER", 0)
     monkeypatch.setattr(sdpa, "MASK", 24)
+    monkeypatch.setattr(fft, "by_fft", lambda *sizes: True)
     for mode in ({}, {"mask": "batched", "pair_mask": "heads"}):
         call = trial(place, rule, **mode)
         able = call.able()

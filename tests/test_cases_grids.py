@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.calls import Trial, product, trial
+from helpers.cases import PLACES
 from kernel_choice import able, on_each
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.experiments.atlas_grid import as_image, as_tokens
@@ -187,7 +188,7 @@ def test_case_24_strides_do_not_matter(place: str, rule: str) -> None:
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10, msg=f"{kernel}, {layout.__name__}")
 
 
-@pytest.mark.parametrize(("place", "rule"), [p for p in product("few") if "ragged" not in p[0] and "batch" not in p[0]])
+@pytest.mark.parametrize(("place", "rule"), [p for p in product("few") if not PLACES[p[0]].alone])
 def test_case_24_expanded_tokens(place: str, rule: str) -> None:
     """Three samples that are one in memory."""
     made = trial(place, rule, lead=(1,))

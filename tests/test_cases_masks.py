@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.calls import Trial, product, trial
+from helpers.cases import PLACES
 from kernel_choice import able, on_each
 from mpnn import MessagePassing, Tokens, attend, use_kernels
 from mpnn.models import Transformer
@@ -90,7 +91,7 @@ def of_nothing(made: Trial, targets: Tensor | None, out: tuple[int, ...]) -> Ten
     return y
 
 
-BATCHED = [(p, r) for p, r in product("few") if "ragged" not in p and "batch" not in p]
+BATCHED = [(p, r) for p, r in product("few") if not PLACES[p].alone]
 
 
 @pytest.mark.parametrize(("place", "rule"), BATCHED)

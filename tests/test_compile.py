@@ -34,6 +34,11 @@ CELLS = [
     ("AllTokens", "Bahdanau"),
     ("AllTokens causal fewer targets", "Rotary"),
     ("Window ragged", "ALiBi"),
+    ("KNN", "GAT"),
+    ("KNN ragged", "SharedKernel"),
+    ("KNN of all", "attention"),
+    ("Radius", "NNConv"),
+    ("Random ragged", "attention"),
 ]
 
 

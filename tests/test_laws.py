@@ -14,7 +14,7 @@ from mpnn.neighbours import AllTokens, Window
 FEW = product("few")
 few = pytest.mark.parametrize(("place", "rule"), FEW)
 main = pytest.mark.parametrize(("place", "rule"), product("main"))
-in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if PLACES[p].batch is None])
+in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if not PLACES[p].alone])
 GRAPHS = ("Graph at call", "Graph loops added", "Graph relations", "Graph of two sets")
 graphs = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in FEW if p in GRAPHS])
 COUNTED = ("ALiBi", "Rotary")  # the sources' positions are counted where there are two sets: they belong to no token

@@ -16,7 +16,7 @@ from mpnn import capture_weights, trace_kernels
 from mpnn.neighbours import Graph
 
 main = pytest.mark.parametrize(("place", "rule"), product("main"))
-in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if PLACES[p].batch is None])
+in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if not PLACES[p].alone])
 
 
 @main

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from helpers.calls import Trial, product, trial
+from helpers.calls import Trial, product, seen, trial
 from helpers.cases import PLACES
 from helpers.oracle_pairs import pairs_of
 from kernel_choice import able
@@ -100,7 +100,7 @@ def kept(made: Trial, edges: Any) -> Tensor:
 
 def listed(place: str, made: Trial) -> list[Any]:
     p = PLACES[place]
-    graph = {k: made.tensors.get(k) for k in ("edge_index", "edge_type")}
+    graph = {k: made.tensors.get(k) for k in ("edge_index", "edge_type")} | seen(made.tensors)
     sources = made.tensors["source"].shape[-2]
     return pairs_of(made.layer.neighbours, count(made), sources, batch=p.batch, grid=made.grid, **graph)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from mpnn.checks import values, wide
 from mpnn.edges import Edges, blocks_of
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.base import enumerate_edges, own_edges
+from mpnn.neighbours.base import SameSet, enumerate_edges, own_edges
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.segments import segment_softmax, segment_sum
@@ -43,6 +43,7 @@ class Call:
     dropout: float = 0.0
     constants: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # positions and coordinates
     centres: Tensor | None = None  # the source that stands for each target, where the rule fixes targets
+    one_set: bool = False  # two tokens, keys and queries, of one set
     transformed: bool = False  # inside a functional transform
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
@@ -68,7 +69,9 @@ class Call:
     def target_tokens(self) -> Any:
         """The tokens as ``Neighbours.edges`` takes them."""
         source, target = self.tokens
-        return source if target is None or target is source else (source, target)
+        if target is None or target is source:
+            return source
+        return SameSet(self.tokens) if self.one_set else self.tokens
 
     def all_edges(self) -> Edges:
         """Every edge of the call."""

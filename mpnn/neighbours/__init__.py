@@ -9,9 +9,12 @@ from mpnn.neighbours.full import Full
 from mpnn.neighbours.global_tokens import Global
 from mpnn.neighbours.graph import Graph
 from mpnn.neighbours.grid import Grid
+from mpnn.neighbours.near import KNN, Radius
+from mpnn.neighbours.random import Random
 from mpnn.neighbours.window import Window
 
 __all__ = [
+    "KNN",
     "AllTokens",
     "Blocks",
     "Difference",
@@ -22,6 +25,8 @@ __all__ = [
     "Grid",
     "Intersection",
     "Neighbours",
+    "Radius",
+    "Random",
     "Union",
     "Window",
 ]

@@ -229,6 +229,10 @@ def row_numbers(rows: slice | None, targets: int, device: torch.device | None = 
     return torch.arange(start, stop, device=device)
 
 
+class SameSet(tuple):
+    """(source, target) tokens that are one set seen twice, as keys and queries are: target i is source i."""
+
+
 def two(tokens: Any) -> tuple[Tokens | None, Tokens | None]:
     """(source, target) tokens of a call."""
     return tokens if isinstance(tokens, tuple) else (tokens, tokens)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from door.layers import E, x
-from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
+from mpnn.neighbours import KNN, AllTokens, Full, Graph, Grid, Radius, Window
 from mpnn.positions import ALiBi
 
 V, T, N = ValueError, TypeError, IndexError
@@ -49,6 +49,10 @@ ATTENDS: list[Wrong] = [
         T,
         "score_bias of a floating dtype, got torch.bool; .*pair_mask=",
     ),
+    ((Q, Q, Q, KNN(2)), {}, V, r"coordinates= for KNN\(2\), since attend has no features to compare, got None"),
+    ((Q[None], Q[None], Q[None], Radius(1)), {"coordinates": x(5, 2)}, V, r"leading dimensions \(1,\); .*batch="),
+    ((Q, THREE, THREE, KNN(2)), {"coordinates": (x(3, 2), x(5, 3))}, V, "coordinates .* of one width .*got 2 and 3"),
+    ((Q, THREE, THREE, KNN(2)), {"coordinates": x(5, 2)}, V, "coordinates as a pair"),
     ((Q, Q, Q, ALL), {"score_bias": x(3, 5, 5)}, V, r"score_bias to broadcast to .*\(2, 5, 5\), got \(3, 5, 5\)"),
     ((Q, Q, Q, ALL), {"score_bias": [1.0]}, T, "score_bias to be a tensor or a module of mpnn.positions, got list"),
     ((Q, Q, Q, ALL), {"score_bias": ALiBi(4)}, V, "score_bias for 2 heads, got 4"),

@@ -297,6 +297,14 @@ FIELDS: list[Wrong] = [
     ("graph", (x(3, 2), E), {"batch": torch.tensor([0, 0, 1])}, V, "edges inside the graphs of batch; .*got 1"),
     ("attention", (x(12, 4),), {"grid": (3, 4)}, V, r"grid would be ignored by AllTokens\(\); leave it out"),
     ("graph", (x(3, 2), E), {"grid": (3,)}, V, r"grid would be ignored by Graph\(\)"),
+    ("nearest", (x(2, 3, 2),), {}, V, r"\(N, C\) for KNN\(1\).*got leading dimensions \(2,\).*pass batch="),
+    ("nearest", (x(2, 3, 2),), {"coordinates": x(3, 2)}, V, r"got leading dimensions \(2,\).*pass batch="),
+    ("nearest", (x(3, 2),), {"source": Tokens(x(4, 2), coordinates=x(4, 2))}, V, "coordinates of sources and targets"),
+    ("nearest", (x(3, 5),), {"source": x(4, 2)}, V, "features .* of one width .*got 2 and 5; pass coordinates="),
+    ("nearest", (x(3, 2), E), {}, V, r"edge_index would be ignored by KNN\(1\)"),
+    ("near", (x(2, 3, 4),), {"coordinates": x(2, 3, 2)}, V, r"got leading dimensions \(2,\).*pass batch="),
+    ("near", (x(3, 4),), {"coordinates": x(2, 2)}, V, r"coordinates of shape .*got \(2, 2\)"),
+    ("drawn", (x(3, 2),), {"coordinates": x(3, 2)}, V, "coordinates would be ignored by Random"),
     ("window", (x(3, 2),), {"grid": (3,)}, V, "grid would be ignored by Window"),
 ]
 

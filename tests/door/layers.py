@@ -10,7 +10,7 @@ from torch import nn
 
 from mpnn import MessagePassing
 from mpnn.models import CNN, GNN, MLP, Transformer
-from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
+from mpnn.neighbours import KNN, AllTokens, Full, Graph, Grid, Radius, Random, Window
 from mpnn.positions import Rotary
 from mpnn.weights import AdditiveScore, EdgeLearned, EdgeMLP, QKSoftmax, RadialFilter, SharedKernel, Static
 
@@ -68,6 +68,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple, dict[str, Any]]] = {
     "mixing": (lambda: MessagePassing(AllTokens(max_tokens=4), Static(2, 2, heads=2, value=False)), (x(3, 2),), {}),
     "long": (lambda: MessagePassing(AllTokens(causal=True, max_tokens=4), SharedKernel(2, 3)), (x(3, 2),), {}),
     "window": (lambda: MessagePassing(Window(1), SharedKernel(2, 3)), (x(3, 2),), {}),
+    "nearest": (lambda: MessagePassing(KNN(1), SharedKernel(2, 3)), (x(3, 2),), {}),
+    "near": (lambda: MessagePassing(Radius(1.0), QKSoftmax(4, 2)), (x(3, 4),), {"coordinates": x(3, 2)}),
+    "drawn": (lambda: MessagePassing(Random(2, seed=0), SharedKernel(2, 3)), (x(3, 2),), {}),
     "MLP": (lambda: MLP((4, 5, 3)), (x(2, 4),), {}),
     "CNN": (lambda: CNN(1, (4, 4), 3, size=(8, 8)), (x(2, 64, 1),), {}),
     "GNN": (lambda: GNN(2, (4,), 3), (x(3, 2), E), {}),

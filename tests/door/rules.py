@@ -11,7 +11,7 @@ from torch import nn
 from door.layers import KINDS, E, x
 from mpnn import MessagePassing, use_kernels
 from mpnn.models import CNN, GNN, MLP, Network, Transformer
-from mpnn.neighbours import AllTokens, Full, Graph, Grid, Window
+from mpnn.neighbours import KNN, AllTokens, Full, Graph, Grid, Radius, Random, Window
 from mpnn.positions import ALiBi, RelativeBias, Rotary, Sinusoidal
 from mpnn.weights import (
     AdditiveScore,
@@ -51,6 +51,17 @@ NEIGHBOURS: dict[str, Wrong] = {
     "Window(1.0)": (lambda: Window(1.0), T, r"left to be an int, got 1.0 \(float\)"),
     "Window(True)": (lambda: Window(True), T, r"left to be an int, got True \(bool\)"),
     "Window dilation": (lambda: Window(1, dilation=0), V, "dilation ≥ 1, got 0"),
+    "KNN(0)": (lambda: KNN(0), V, "k ≥ 1, got 0"),
+    "KNN(2.0)": (lambda: KNN(2.0), T, r"k to be an int, got 2.0 \(float\)"),
+    "Radius(-1)": (lambda: Radius(-1), V, "r ≥ 0, got -1"),
+    "Radius(nan)": (lambda: Radius(float("nan")), V, "r ≥ 0, got nan"),
+    "Radius('1')": (lambda: Radius("1"), T, r"r to be a number, got '1' \(str\)"),
+    "Radius(True)": (lambda: Radius(True), T, r"r to be a number, got True \(bool\)"),
+    "Random(0)": (lambda: Random(0, 1), V, "degree ≥ 1, got 0"),
+    "Random(1.0)": (lambda: Random(1.0, 1), T, r"degree to be an int, got 1.0 \(float\)"),
+    "Random seed": (lambda: Random(1, 1.5), T, r"seed to be an int, got 1.5 \(float\)"),
+    "Random negative seed": (lambda: Random(1, -1), V, "seed ≥ 0, got -1"),
+    "Random without seed": (lambda: Random(1), T, "positional argument"),
     "Full(0)": (lambda: Full(0), V, "sources ≥ 1, got 0"),
     "Full(3, -1)": (lambda: Full(3, -1), V, "targets ≥ 1, got -1"),
     "Full(3.0)": (lambda: Full(3.0), T, r"sources to be an int, got 3.0 \(float\)"),

@@ -59,7 +59,7 @@ class Attention:
     def __init__(self, place: str, variant: str, dtype: torch.dtype = torch.float64, grad: bool = True) -> None:
         p, v = PLACES[place], VARIANTS[variant]
         self.rule, self.place, self.variant = p.make(), p, v
-        lead = () if p.batch is not None else (2,)
+        lead = () if p.alone else (2,)
         m = p.sources
         n = fixed_targets(p) or p.targets or m
         kv, width = v.get("kv_heads", HEADS), v.get("width", 3)
@@ -82,6 +82,8 @@ class Attention:
             self.options["mask"] = make_mask("batched", lead, m)
         if "pair_mask" in v:
             self.options["pair_mask"] = torch.rand(*(lead if v["pair_mask"] else ()), *v["pair_mask"], n, m) < 0.6
+        if "source coordinates" in p.call:
+            self.options["coordinates"] = p.coordinates if p.targets is not None else p.coordinates[0]
         if p.batch is not None and not edges:
             self.options["batch"] = p.batch
 
@@ -107,7 +109,8 @@ class Attention:
         lead, (heads, n, d), m = q.shape[:-3], q.shape[-3:], k.shape[-2]
         bias, pair_mask, batch = (self.options.get(t) for t in ("score_bias", "pair_mask", "batch"))
         mask = self.options.get("mask")
-        pairs = pairs_of(self.rule, n, m, batch=batch, grid=self.options["grid"])
+        seen = {"places": self.place.coordinates, "masks": (mask, None), "one_set": self.place.targets is None}
+        pairs = pairs_of(self.rule, n, m, batch=batch, grid=self.options["grid"], **seen)
         scale = self.options["scale"] or 1 / math.sqrt(d)
         rows = []
         for entry in itertools.product(*map(range, lead)):

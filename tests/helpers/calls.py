@@ -129,7 +129,7 @@ def trial(
     layer = MessagePassing(neighbours, r.make(neighbours)).to(dtype)
     if layer.weight.bias is not None:  # which starts at zero on graphs
         torch.nn.init.normal_(layer.weight.bias)
-    lead = () if p.batch is not None else lead
+    lead = () if p.alone else lead
     if p.own:
         second = p.targets if "target" in r.needs else None
     else:
@@ -155,10 +155,19 @@ def trial(
         if p.batch is not None:
             tensors[f"{end} batch"] = p.batch[end == "target"]
     grid = p.call.get("grid")
-    tensors |= {k: t for k, t in p.call.items() if k != "grid"}
+    for name, t in p.call.items():
+        if name.endswith("coordinates"):
+            tensors[name] = t.to(dtype).requires_grad_(grad and r.coordinates)
+        elif name != "grid":
+            tensors[name] = t
+    if second is not None and p.targets is None and "source coordinates" in p.call:
+        tensors["target coordinates"] = tensors["source coordinates"]
     n = second if second is not None else fixed_targets(p) or p.sources
     edge_index = tensors.get("edge_index", getattr(neighbours, "edge_index", None))
-    listed = pairs_of(neighbours, n, p.sources, batch=p.batch, grid=grid) if edge_index is None else edge_index[0]
+    if edge_index is None:
+        listed = pairs_of(neighbours, n, p.sources, batch=p.batch, grid=grid, **seen(tensors))
+    else:
+        listed = edge_index[0]
     if r.attr:
         leaf("edge_attr", *lead, len(listed), r.attr)
     if edge_weight is not None and layer.weight.normalise != "softmax":
@@ -175,6 +184,13 @@ def trial(
     ):
         tensors["positions"] = torch.randint(0, 9, (*lead, p.sources if second is None else second))
     return Trial(layer, tensors, grid, p.own or "two sets" in r.needs)
+
+
+def seen(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """What rules that read tokens see of a call, as ``pairs_of`` takes it."""
+    ends = ("source", "target" if "target" in tensors else "source")
+    places = [tensors.get(f"{end} coordinates", tensors[end]) for end in ends]
+    return {"places": places, "masks": [tensors.get(f"{end} mask") for end in ends], "one_set": ends[0] == ends[1]}
 
 
 def make_mask(kind: str, lead: tuple[int, ...], n: int) -> Tensor:

@@ -14,7 +14,19 @@ import torch
 from torch import Tensor, nn
 
 from helpers.own_rules import Listed, OwnMatrix, OwnScore, Previous, bilinear, distance
-from mpnn.neighbours import AllTokens, Blocks, Full, Global, Graph, Grid, Neighbours, Window
+from mpnn.neighbours import (
+    KNN,
+    AllTokens,
+    Blocks,
+    Full,
+    Global,
+    Graph,
+    Grid,
+    Neighbours,
+    Radius,
+    Random,
+    Window,
+)
 from mpnn.positions import ALiBi, RelativeBias, Rotary
 from mpnn.weights import (
     AdditiveScore,
@@ -46,6 +58,17 @@ class Place:
     call: dict[str, Any] = dataclasses.field(default_factory=dict)
     batch: tuple[Tensor, Tensor] | None = None  # of sources and targets
 
+    @property
+    def alone(self) -> bool:
+        """Whether a call has no leading dimensions: with batch, or where the edges are others for each sample."""
+        return self.batch is not None or self.make().reads_tokens
+
+    @property
+    def coordinates(self) -> tuple[Tensor | None, Tensor | None]:
+        """The coordinates of sources and targets that the call brings."""
+        source = self.call.get("source coordinates")
+        return source, source if self.targets is None else self.call.get("target coordinates")
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -71,6 +94,9 @@ TYPES = torch.tensor([0, 2, 1, 0, 2, 0, 1, 1, 0, 2])
 BETWEEN = edges((3, 0), (1, 2), (1, 2), (0, 0), (2, 2), (3, 2))  # of 4 sources and 3 targets; target 1 has none
 MANY = edges(*[(e % 2, e // 3 % 2) for e in range(9)])  # more than there are pairs
 RAGGED = torch.tensor([0, 0, 1, 1, 1])
+# Points with equal distances, which any dtype holds exactly.
+POINTS = {"source coordinates": torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.5, 0.0], [2.0, 2.0]])}
+OTHERS = POINTS | {"target coordinates": torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 0.5]])}
 
 PLACES: dict[str, Place] = {
     "Full": Place(lambda: Full(4), 4, main=True),
@@ -140,6 +166,19 @@ PLACES: dict[str, Place] = {
     "Graph & Window": Place(lambda: Graph(FEW, 5, self_loops="add") & Window(1), 5, main=True),
     "nested": Place(lambda: (Window(1, 0) | Global(1) | Graph(BETWEEN, 5)) & AllTokens(causal=True), 5),
     "ragged union": Place(lambda: Window(1) | Global(1), 5, batch=(RAGGED, RAGGED)),
+    "KNN | Window": Place(lambda: KNN(1) | Window(1, 0), 5, call=POINTS),
+    "Random | Window": Place(lambda: Random(1, seed=2) | Window(1, 0), 5),
+    "KNN": Place(lambda: KNN(2), 5, main=True, call=POINTS),
+    "KNN of two sets": Place(lambda: KNN(3), 5, 3, call=OTHERS),
+    "KNN ragged": Place(lambda: KNN(2), 5, call=POINTS, batch=(RAGGED, RAGGED)),
+    "KNN of all": Place(lambda: KNN(9), 5, call=POINTS),
+    "Radius": Place(lambda: Radius(2.0), 5, main=True, call=POINTS),
+    "Radius of two sets": Place(lambda: Radius(1.5), 5, 3, call=OTHERS),
+    "Radius ragged": Place(lambda: Radius(2.0), 5, call=POINTS, batch=(RAGGED, RAGGED)),
+    "Random": Place(lambda: Random(2, seed=3), 5, main=True),
+    "Random of two lengths": Place(lambda: Random(3, seed=1), 5, 3),
+    "Random ragged": Place(lambda: Random(2, seed=0), 5, 4, batch=(RAGGED, torch.tensor([0, 1, 1, 2]))),
+    "Random of all": Place(lambda: Random(6, seed=0), 4),
     "own": Place(lambda: Previous(), 4, main=True),
     "own listed": Place(lambda: Listed(), 4),
 }

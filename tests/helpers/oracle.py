@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from helpers.calls import Trial
+from helpers.calls import Trial, seen
 from helpers.oracle_pairs import Pair, centre, pairs_of
 from helpers.oracle_weights import raw_weights
 from mpnn.neighbours import Grid
@@ -26,7 +26,7 @@ def oracle(call: Trial) -> tuple[Tensor, list[Pair], Tensor]:
     n = given[end].shape[-2] if end in given else own
     batch = (given["source batch"], given[f"{end} batch"]) if "source batch" in given else None
     listed = {k: given.get(k) for k in ("edge_index", "edge_type")}
-    pairs = pairs_of(rule, n, m, batch=batch, grid=call.grid, **listed)
+    pairs = pairs_of(rule, n, m, batch=batch, grid=call.grid, **listed, **seen(given))
     outs = []
     for entry in itertools.product(*map(range, lead)):
 

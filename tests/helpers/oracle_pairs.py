@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mpnn.neighbours import (
+    KNN,
     AllTokens,
     Blocks,
     Difference,
@@ -17,6 +18,8 @@ from mpnn.neighbours import (
     Grid,
     Intersection,
     Neighbours,
+    Radius,
+    Random,
     Union,
     Window,
 )
@@ -42,18 +45,29 @@ def pairs_of(
     edge_type: Any = None,
     batch: Any = None,
     grid: Any = None,
+    places: Any = (None, None),
+    masks: Any = (None, None),
+    one_set: bool = True,
 ) -> list[Pair]:
-    """Every pair, a graph's in the caller's order with added loops last, else by target, source."""
+    """Every pair, a graph's in the caller's order with added loops last, else by target, source.
+
+    ``places``, ``masks``: of sources and targets, for rules that read what stands there.
+    """
     if isinstance(rule, Graph):
         return graph(rule, targets, edge_index, edge_type)
     if isinstance(rule, Union | Intersection | Difference):
-        made = expression(rule, targets, sources, batch, grid)
+        given = {"batch": batch, "grid": grid, "places": places, "masks": masks, "one_set": one_set}
+        made = expression(rule, targets, sources, given)
     elif isinstance(rule, Grid):
         made = grid_pairs(rule, grid)
     elif isinstance(rule, Blocks) and rule.on_grid:
         made = block_pairs(rule, rule.grid or grid)
     elif isinstance(rule, AllTokens | Window | Blocks | Global):
         made = [p for first in graphs(batch, targets, sources) for p in in_a_row(rule, *first)]
+    elif isinstance(rule, KNN | Radius):
+        made = [p for first in graphs(batch, targets, sources) for p in near(rule, *first, places, masks, one_set)]
+    elif isinstance(rule, Random):
+        made = [p for first in graphs(batch, targets, sources) for p in drawn(rule, *first)]
     elif isinstance(rule, Full):
         made = [
             Pair(j, i, j - (i + sources - targets) + sources - 1, (j - (i + sources - targets),), (i, j))
@@ -133,12 +147,12 @@ def block_pairs(rule: Blocks, grid: tuple[int, ...]) -> Iterator[Pair]:
             yield Pair(j, i, offset=tuple(s - t for s, t in zip(source, target, strict=True)))
 
 
-def expression(rule: Any, targets: int, sources: int, batch: Any, grid: Any) -> list[Pair]:
+def expression(rule: Any, targets: int, sources: int, given: dict[str, Any]) -> list[Pair]:
     """Pairs without duplicates; one on both sides of a union belongs to the left."""
     sides = []
     for part in (rule.left, rule.right):
         distinct: dict[tuple[int, int], Pair] = {}
-        for p in pairs_of(part, targets, sources, batch=batch, grid=grid):
+        for p in pairs_of(part, targets, sources, **given):
             distinct.setdefault((p.target, p.source), p)
         sides.append(distinct)
     left, right = sides
@@ -209,6 +223,43 @@ def in_a_row(rule: AllTokens | Window | Blocks | Global, own: list[int], others:
         elif not (rule.causal and offset > 0):
             most = rule.max_tokens
             yield Pair(others[j], own[i], 0 if most is None else offset + most - 1, (offset,), (i, j))
+
+
+def near(rule: KNN | Radius, own: list[int], others: list[int], places: Any, masks: Any, one_set: bool) -> list[Pair]:
+    """Pairs of one graph by distance; of equal distances the lower source first."""
+    (at_source, at_target), (alive_source, alive_target) = (
+        [None if t is None else t.tolist() for t in ts] for ts in (places, masks)
+    )
+    made = []
+    for i in own:
+        if alive_target is not None and not alive_target[i]:
+            continue
+        found = []
+        for j in others:
+            if (alive_source is None or alive_source[j]) and not (one_set and i == j):
+                found.append((math.dist(at_target[i], at_source[j]), j))
+        found = sorted(found)[: rule.k] if isinstance(rule, KNN) else [f for f in found if f[0] <= rule.r]
+        made += [Pair(j, i) for _, j in found]
+    return made
+
+
+def drawn(rule: Random, own: list[int], others: list[int]) -> list[Pair]:
+    """Pairs of one graph, drawn by Floyd's sampling from a hash, as the docstring of the rule says."""
+
+    def mix(x: int) -> int:
+        x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+        x = (x ^ x >> 15) * 0x846CA68B % 2**32
+        return x ^ x >> 16
+
+    made, degree = [], min(rule.drawn, len(others))
+    for number, i in enumerate(own):
+        chosen: set[int] = set()
+        for t in range(degree):
+            most = len(others) - degree + t
+            r = mix(mix(mix(rule.seed % 2**32) ^ number) ^ t) * (most + 1) // 2**32
+            chosen.add(most if r in chosen else r)
+        made += [Pair(others[r], i) for r in chosen]
+    return made
 
 
 def positions_of(

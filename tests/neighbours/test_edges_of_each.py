@@ -24,9 +24,11 @@ def made(name: str, rows: slice | None = None) -> tuple[Edges, int]:
     place = PLACES[name]
     n = place.targets or fixed_targets(place) or place.sources
     batch = place.batch or (None, None)
-    source = Tokens(torch.ones(place.sources, 1), batch=batch[0], grid=place.call.get("grid"))
-    target = Tokens(torch.ones(n, 1), batch=batch[1])
-    return place.make().edges(n, place.sources, rows=rows, tokens=(source, target)), n
+    at = place.coordinates
+    source = Tokens(torch.ones(place.sources, 1), batch=batch[0], grid=place.call.get("grid"), coordinates=at[0])
+    target = Tokens(torch.ones(n, 1), batch=batch[1], coordinates=at[1])
+    tokens = source if at[0] is not None and place.targets is None else (source, target)
+    return place.make().edges(n, place.sources, rows=rows, tokens=tokens), n
 
 
 @each
@@ -34,7 +36,8 @@ def test_edges_are_those_of_the_loop(name: str) -> None:
     edges, n = made(name)
     place = PLACES[name]
     rule = place.make()
-    pairs = pairs_of(rule, n, place.sources, batch=place.batch, grid=place.call.get("grid"))
+    seen = {"places": place.coordinates, "one_set": place.targets is None}
+    pairs = pairs_of(rule, n, place.sources, batch=place.batch, grid=place.call.get("grid"), **seen)
     ends = list(zip(edges.target.tolist(), edges.source.tolist(), strict=True))
     expected = [(p.target, p.source) for p in pairs]
     if "own" in name:

@@ -1,0 +1,226 @@
+"""fft: kernels shared over a sequence, by ``F.conv1d`` where they are short and by the FFT where they are long.
+
+One weight per distance of two tokens makes the layer a correlation, y_i = Σ_t w_t x_{i - (N-1) + t}: N + M - 1 taps, or
+the M that do not look ahead where it is causal. Both ways run on (B, C, tokens). Half precision is computed in float32.
+The FFT's rounding is that of the largest values anywhere in the sequence: about 1e-7 of them in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mpnn.checks import wide
+from mpnn.kernels.base import Call
+from mpnn.spec import Spec
+
+name = "fft"
+
+# Measured on the CPU: an FFT's operation takes as long as one of a convolution. The spectrum of a matrix of channels is
+# also transposed and multiplied, which takes as long as so many transforms, more where it leaves the cache.
+_MATRIX, _LARGE_MATRIX, _CACHE = 6, 30, 1 << 21
+_BLOCK, _ROWS = 1 << 18, 16  # numbers of one transform of several lines, and the fewest lines
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no correlation over one sequence."""
+    why = []
+    if spec.weight != "SharedKernel" or spec.neighbours not in ("AllTokens", "Full"):
+        why.append("needs AllTokens(max_tokens=m) or Full with SharedKernel: one weight per distance of two tokens")
+    if spec.fixed:
+        why.append("fixed=True has no kernel: every weight is 1")
+    if spec.reduce != "sum" or spec.normalise is not None:
+        why.append("sums without normalisation only")
+    if spec.pair_mask or spec.edge_weight or spec.edge_attr:
+        why.append("pair_mask and edge data make the kernel depend on the place")
+    if spec.ragged:
+        why.append("batch: each graph would be a sequence of its own; pad them to leading dimensions with mask=")
+    if spec.targets == 0 or spec.sources == 0:
+        why.append("there is no token to convolve")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    rule, value, n, m = call.weight, call.value, call.targets, call.sources
+    if torch.is_autocast_enabled(value.device.type):
+        with torch.autocast(value.device.type, enabled=False):
+            return run(call, reference)
+    x = value.to(wide(value.dtype))
+    if rule.heads is not None:  # the channels of a head are samples of one channel
+        x = x.reshape(call.entries, rule.heads, m, -1).permute(0, 3, 2, 1).flatten(0, 1)
+    else:
+        x = x.reshape(call.entries, m, -1)
+    y = _prepared(call, x.shape[0])(x).to(value.dtype)
+    if rule.heads is not None:
+        y = y.unflatten(0, (call.entries, -1)).permute(0, 3, 2, 1).flatten(2)
+    else:
+        y = y.transpose(1, 2)
+    return call.blank_targets(y.reshape(*call.lead, n, rule.after))
+
+
+def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
+    """The whole layer for tokens of this shape; None where more than a correlation belongs to it."""
+    rule, dtype = call.weight, call.value.dtype
+    if rule.root is not None or rule.output is not None or rule.value is not None or rule.heads is not None:
+        return None
+    if dtype != wide(dtype):
+        return None
+    correlate, given, out = _prepared(call, call.entries), (call.entries, *call.value.shape[-2:]), call.lead
+
+    def layer(x: Tensor) -> Tensor:
+        y = correlate(x.reshape(given)).transpose(1, 2)
+        y = y if rule.bias is None else y + rule.bias
+        return y if len(out) == 1 else y.reshape(*out, *y.shape[1:])
+
+    return layer
+
+
+def _prepared(call: Call, batch: int) -> Callable[[Tensor], Tensor]:
+    """The correlation of (B, M, in) → (B, out, N), by the faster way for these numbers."""
+    rule, rule_of_places, n, m = call.weight, call.neighbours, call.targets, call.sources
+    groups, dtype = rule.heads or rule.groups, wide(call.value.dtype)
+    limit = getattr(rule_of_places, "max_tokens", m)
+    first, count = limit - m, m if rule_of_places.causal else m + n - 1
+    per_group = 1 if rule.heads is not None else rule.before // rule.groups
+    out = rule.heads or rule.after
+    compiling = torch.compiler.is_compiling()
+
+    def taps() -> Tensor:
+        """The weights of the distances that this call has, ascending: (taps, out, in/groups)."""
+        weight = rule.matrices().to(dtype)
+        if compiling:  # a slice would compile once more where it is the whole
+            weight = weight.index_select(0, first + torch.arange(count, device=weight.device))
+        else:
+            weight = weight[first : first + count]
+        return weight[..., None] if rule.heads is not None else weight
+
+    if not by_fft(batch, out, per_group, count, m, n):
+        ahead = (n - 1, count - m)
+        return lambda x: F.conv1d(F.pad(x.transpose(1, 2), ahead), taps().permute(1, 2, 0), groups=groups)
+    length = fast_length(m + n - 1)
+    if compiling or call.transformed:
+        return lambda x: _plain(x, taps(), n, groups, length)
+    if not torch.is_grad_enabled():
+        return lambda x: _passing(x, taps(), n, groups, length)
+    return lambda x: _Long.apply(x, taps(), n, groups, length)
+
+
+def by_fft(batch: int, out: int, per_group: int, taps: int, sources: int, targets: int) -> bool:
+    """Whether the FFT is the faster way; never where torch.compile knows no lengths."""
+    if not all(isinstance(k, int) for k in (batch, taps, sources, targets)):
+        return False
+    length = fast_length(sources + targets - 1)
+    matrix = 1 if per_group == 1 else _MATRIX if 4 * out * per_group * length <= _CACHE else _LARGE_MATRIX
+    transforms = 2 * batch * out + matrix * out * per_group
+    return 2 * batch * out * per_group * targets * taps > transforms * 2.5 * length * math.log2(max(2, length))
+
+
+def fast_length(n: int) -> int:
+    """The smallest 2^a · 3^b · 5^c ≥ n, for which FFTs are fast."""
+    best = 1 << max(0, n - 1).bit_length()
+    fives = 1
+    while fives < best:
+        odd = fives
+        while odd < best:
+            best = min(best, odd << (-(-n // odd) - 1).bit_length())
+            odd *= 3
+        fives *= 5
+    return best
+
+
+def _plain(x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
+    """The correlation by FFT as plain torch operations: x (B, M, in), taps (T, out, in/groups) → (B, out, N)."""
+    seen = torch.fft.rfft(x.transpose(1, 2), length)
+    kernel = torch.fft.rfft(taps.flip(0).permute(1, 2, 0), length)
+    return _outputs(torch.fft.irfft(_forward(seen, kernel, groups), length), taps.shape[0] - targets, targets)
+
+
+def _passing(x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
+    """The same without a backward: nothing is kept, single channels run some at a time, which stay in the cache."""
+    lines, kernels, first = _lines(x), _lines_of_taps(taps), taps.shape[0] - targets
+    rows = max(_ROWS, _BLOCK // length)
+    if lines.shape[1] != groups or kernels.shape[0] != groups or groups <= rows:
+        seen, kernel = torch.fft.rfft(lines, length), torch.fft.rfft(kernels, length)
+        del lines, kernels  # memory that the next one takes while it is in the cache
+        return _outputs(torch.fft.irfft(_forward(seen, kernel, groups), length), first, targets)
+    y = lines.new_empty(x.shape[0], groups, targets)
+    for a in range(0, groups, rows):
+        seen = torch.fft.rfft(lines[:, a : a + rows], length)
+        seen *= torch.fft.rfft(kernels[a : a + rows, 0], length)
+        y[:, a : a + rows] = _outputs(torch.fft.irfft(seen, length), first, targets)
+    return y
+
+
+class _Long(torch.autograd.Function):
+    """The same with the backward of a correlation: three FFTs, where autograd's takes six, some of full length.
+
+    With gradients enabled in the backward (double backward) it makes the spectra anew, as plain torch operations.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
+        ctx.length, ctx.targets, ctx.groups = length, targets, groups
+        seen, kernel = torch.fft.rfft(_lines(x), length), torch.fft.rfft(_lines_of_taps(taps), length)
+        ctx.save_for_backward(x, taps, seen, kernel)
+        return _outputs(torch.fft.irfft(_forward(seen, kernel, groups), length), taps.shape[0] - targets, targets)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps, seen, kernel = ctx.saved_tensors
+        length, groups = ctx.length, ctx.groups
+        if torch.is_grad_enabled():
+            seen = torch.fft.rfft(x.transpose(1, 2), length)
+            kernel = torch.fft.rfft(taps.flip(0).permute(1, 2, 0), length)
+        grad = torch.fft.rfft(F.pad(grad, (taps.shape[0] - ctx.targets, 0)), length)
+        grad, seen = grad.unflatten(1, (groups, -1)), seen.unflatten(1, (groups, -1))
+        kernel = kernel.unflatten(0, (groups, -1))
+        to_x = to_taps = None
+        if ctx.needs_input_grad[0]:
+            made = _product("bgof,goif->bgif", grad, kernel.conj())
+            to_x = torch.fft.irfft(made.flatten(1, 2), length)[..., : x.shape[1]].transpose(1, 2)
+        if ctx.needs_input_grad[1]:
+            single = grad.shape[2] == seen.shape[2] == 1
+            made = (
+                torch.einsum("bgof,bgif->goif", grad, seen.conj())
+                if not single
+                else (grad * seen.conj()).sum(0)[:, None]
+            )
+            to_taps = torch.fft.irfft(made.flatten(0, 1), length)[..., : taps.shape[0]].flip(-1).permute(2, 0, 1)
+        return to_x, to_taps, None, None, None
+
+
+def _forward(seen: Tensor, kernel: Tensor, groups: int) -> Tensor:
+    """Spectra of samples (B, in, F) and of kernels (out, in/groups, F) → (B, out, F)."""
+    seen, kernel = seen.unflatten(1, (groups, -1)), kernel.unflatten(0, (groups, -1))
+    return _product("bgif,goif->bgof", seen, kernel).flatten(1, 2)
+
+
+def _product(indices: str, a: Tensor, b: Tensor) -> Tensor:
+    """The einsum of spectra (B, G, ·, F) and of kernels (G, out, in, F), elementwise where groups are one channel."""
+    single = a.shape[2] == b.shape[1] == b.shape[2] == 1
+    return a * b[:, :, 0] if single else torch.einsum(indices, a, b)
+
+
+def _lines(x: Tensor) -> Tensor:
+    """(B, N, C) → (B, C, N), contiguous: sample by sample where they are large, since torch has a fast way for 2-D."""
+    if x.shape[0] > 1 and x.shape[1] * x.shape[2] < _BLOCK // 8:
+        return x.transpose(1, 2).contiguous()
+    if x.shape[0] == 1:
+        return x[0].t().contiguous()[None]
+    return torch.stack([sample.t().contiguous() for sample in x])
+
+
+def _lines_of_taps(taps: Tensor) -> Tensor:
+    """(T, out, in/groups) → (out, in/groups, T), the last tap first."""
+    return taps.flip(0).flatten(1).t().contiguous().unflatten(0, taps.shape[1:])
+
+
+def _outputs(made: Tensor, first: int, count: int) -> Tensor:
+    """``count`` outputs from ``first`` on; targets before the first source have nothing."""
+    return made[..., first : first + count] if first >= 0 else F.pad(made[..., : first + count], (-first, 0))
