@@ -61,7 +61,9 @@ def spec_of(call: Any, weight: Any) -> Spec:
     """The call in plain values."""
     rule, value = call.neighbours, call.value
     tensors = [*call.nodes.values(), *(t for t in (call.attr, call.edge_weight) if t is not None)]
-    bias = call.nodes.get("score_bias")
+    bias, module = call.nodes.get("score_bias"), getattr(weight, "score_bias", None)
+    if module is not None:
+        tensors += module.parameters()
     groups = weight.groups is not None
     network = getattr(weight, "network", None)
     if bias is not None:
@@ -69,7 +71,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
     elif "edge_bias" in call.nodes:
         kind = "edges"
     else:
-        kind = None if getattr(weight, "score_bias", None) is None else "module"
+        kind = None if module is None else "module"
     return Spec(
         neighbours=type(rule).__name__,
         weight=getattr(weight, "spec_name", type(weight).__name__),

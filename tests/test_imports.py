@@ -28,6 +28,7 @@ ORDER = (
     "partial",
     "csr",
     "sparse",
+    "triton_passes",
     "tokens",
     "positions",
     "neighbours",

@@ -1,0 +1,170 @@
+"""triton: attention over listed edges on a GPU in one pass, without a tensor over edges and channels.
+
+One program a row and head with an online softmax, its log-sum-exp kept; backward by a row pass and a transposed pass
+that recompute the weights, without atomics (:mod:`mpnn.triton_passes`). Masks and biases are one number per edge.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpnn.csr import Csr
+from mpnn.kernels.base import Call
+from mpnn.partial import attention, per_entry
+from mpnn.scores import given_bias, module_bias
+from mpnn.spec import Spec
+
+name = "triton"
+INSTALLED = importlib.util.find_spec("triton") is not None
+DEVICES = ("cuda",)  # Triton's interpreter adds "cpu", in the tests
+PROGRAMS = 2**31 - 1  # of one launch
+WIDEST = 256  # channels of a head that a program holds
+TILE = 2048  # numbers of keys that a program holds at once
+
+
+def unsupported(spec: Spec) -> list[str]:
+    """Why this call is no attention over a list of edges on a GPU."""
+    why = []
+    if spec.device not in DEVICES:
+        why.append(f"needs CUDA, and the tokens are on {spec.device}")
+    if not INSTALLED:
+        why.append("Triton is not installed: pip install triton (torch's wheels for CUDA bring it on Linux)")
+    if not spec.listed:
+        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+    if spec.weight not in ("QKSoftmax", "attend"):
+        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+    if spec.dtype not in ("float32", "float16", "bfloat16"):
+        why.append(f"computes in float32, and the tokens are {spec.dtype}")
+    if spec.edge_attr and spec.weight == "QKSoftmax":
+        why.append("edge features in key and value would hold a tensor over edges and channels")
+    if spec.score:
+        why.append("a score function changes scores pair by pair")
+    if spec.dropout:
+        why.append("dropout acts on weights, which this kernel never holds")
+    if spec.score_bias is not None and (spec.grad or spec.transforms):
+        why.append("a score bias may want a gradient, which belongs to edge_softmax")
+    if max(spec.score_channels, spec.channels // max(1, spec.kv_heads)) > WIDEST:
+        why.append(f"heads of more than {WIDEST} channels do not fit a program")
+    if max(spec.targets, spec.sources) * spec.batch * spec.parts > PROGRAMS:
+        why.append("more rows and heads than one launch has programs")
+    if spec.compiling:
+        why.append("torch.compile traces the reference as one block")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.wrapped:
+        why.append("masks or a score bias that a functional transform maps over")
+    return why
+
+
+def run(call: Call, reference: Any) -> Tensor:
+    """The aggregate: (..., N, C)."""
+    csr = Csr.of(call.all_edges(), call.targets, call.sources)
+    return attention(call, [Rows(csr, call.weight.scale, edge_bias(call, csr), call.entries)], reference)
+
+
+def edge_bias(call: Call, csr: Csr) -> Tensor | None:
+    """What is added to the scores, in the rows' order, -inf where a mask removes the edge: float32 (B or 1, heads or 1,
+    E); None for nothing."""
+    pairs, module = call.pairs(csr.edges, csr.order), call.weight.score_bias
+    bias = None if module is None else module_bias(pairs, module)
+    given = given_bias(pairs)
+    if given is not None:
+        bias = given if bias is None else bias + given
+    keep = call.keep(csr.edges)
+    if keep is not None:
+        zero = torch.zeros((), device=keep.device) if bias is None else bias
+        bias = torch.where(keep, zero, -torch.inf)
+    if bias is None:
+        return None
+    bias = bias.to(torch.float32).transpose(-2, -1)
+    if bias.ndim > 2:
+        bias = bias.expand(*call.lead, *bias.shape[-2:])
+    return bias.reshape(-1, *bias.shape[-2:]).contiguous()
+
+
+class Rows:
+    """The attention of listed edges, a :class:`~mpnn.partial.Part`."""
+
+    def __init__(self, csr: Csr, scale: float, bias: Tensor | None, entries: int) -> None:
+        self.csr, self.scale, self.bias, self.entries = csr, scale, bias, entries
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Shapes: query (B, heads, N, D), key (B, heads, M, D), value (B, heads, M, E) → (B, heads, N, E), (B, heads, N)."""
+        from mpnn import triton_passes as passes
+
+        query, key, value = (_rows(t) for t in (query, key, value))
+        entries, heads, targets, width = query.shape
+        out = _empty(query, targets, value.shape[-1])
+        lse = torch.empty(entries, heads, targets, device=query.device)
+        bias, strides = self._bias(query)
+        if lse.numel():
+            passes.forward[(lse.numel(),)](
+                query, key, value, self.csr.start, self.csr.col, bias, out, lse, self.scale, targets, heads,
+                width, value.shape[-1], *_strides(query, key, value, out), *strides, **self._sizes(width, value),
+            )  # fmt: skip
+        return out, lse
+
+    def backward(
+        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        from mpnn import triton_passes as passes
+
+        query, key, value, grad = (_rows(t) for t in (query, key, value, grad))
+        entries, heads, targets, width = query.shape
+        sources, lse = key.shape[2], lse.to(torch.float32).contiguous()
+        delta = (grad.float() * out.float()).sum(-1)
+        made = _empty(query, targets, width), _empty(query, sources, width), _empty(query, sources, value.shape[-1])
+        bias, strides = self._bias(query)
+        sizes, read = self._sizes(width, value), (query, key, value, grad)
+        if lse.numel():
+            passes.rows[(lse.numel(),)](
+                *read, self.csr.start, self.csr.col, bias, lse, delta, made[0], self.scale, targets, heads,
+                width, value.shape[-1], *_strides(*read, made[0]), *strides, **sizes,
+            )  # fmt: skip
+        if entries * heads * sources:
+            other = self.csr.transpose
+            passes.columns[(entries * heads * sources,)](
+                *read, other.start, other.col, other.order, bias, lse, delta, *made[1:], self.scale, targets, sources,
+                heads, width, value.shape[-1], *_strides(*read, *made[1:]), *strides, **sizes,
+            )  # fmt: skip
+        return made
+
+    def _bias(self, query: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """The bias and its strides of an entry and a head; without one, any tensor stands in its place."""
+        if self.bias is None:
+            return query, (0, 0)
+        bias = per_entry(self.bias, query.shape[0]) if query.shape[0] != self.entries else self.bias
+        return bias, (bias.stride(0) * (bias.shape[0] > 1), bias.stride(1) * (bias.shape[1] > 1))
+
+    def _sizes(self, width: int, value: Tensor) -> dict[str, Any]:
+        """What a kernel is compiled for: powers of two that hold the channels, and how many edges go together, as many
+        as a row has on average but no more than a tile holds."""
+        d, dv = (max(16, _power(n)) for n in (width, value.shape[-1]))
+        mean = _power(len(self.csr.row) // max(1, *self.csr.shape))
+        edges = max(8, min(mean, TILE // max(d, dv)))
+        warps = min(4, max(1, edges * max(d, dv) // 512))
+        return {"BIASED": self.bias is not None, "D": d, "DV": dv, "EDGES": edges, "num_warps": warps}
+
+
+def _power(n: int) -> int:
+    """The smallest power of two that is no smaller."""
+    return 1 << max(0, n - 1).bit_length()
+
+
+def _rows(x: Tensor) -> Tensor:
+    """With the channels side by side; the other axes keep their strides, so that a layer's tensors are not copied."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def _empty(like: Tensor, tokens: int, width: int) -> Tensor:
+    """(B, heads, tokens, width) that lies in memory as a layer wants it: (B, tokens, heads, width)."""
+    entries, heads = like.shape[:2]
+    return torch.empty(entries, tokens, heads, width, dtype=like.dtype, device=like.device).transpose(1, 2)
+
+
+def _strides(*tensors: Tensor) -> list[int]:
+    return [s for t in tensors for s in t.stride()[:3]]
