@@ -4,13 +4,15 @@ A program has one row of the compressed rows and one head. It walks the row's ed
 kept for edges, and it writes what belongs to its own row only, so that nothing is added atomically and repeats are
 equal to the last bit. Scores and sums are float32. This module needs Triton: only the kernel that runs it imports it.
 
-    forward   out_i = Σ_j p_ij v_j,  lse_i = log Σ_j exp(s_ij),  p_ij = exp(s_ij - lse_i),  s_ij = scale · q_i·k_j + b_ij
+    forward   out_i = Σ_j p_ij v_j,  lse_i = log Σ_j exp(s_ij),  p_ij = exp(s_ij - lse_i),  s_ij = scale q_i·k_j + b_ij
     rows      ∂q_i = scale Σ_j d_ij k_j,                 d_ij = p_ij (g_i·v_j - δ_i),  δ_i = g_i·out_i
     columns   ∂k_j = scale Σ_i d_ij q_i,  ∂v_j = Σ_i p_ij g_i
 
 Addresses are 64-bit. ``*_b, *_h, *_n`` are strides of a batch entry, a head and a token; the last axis has stride 1.
 """
 
+# mypy: disable-error-code="no-untyped-def"
+# Triton reads annotations: those of numbers known when it compiles, and no others.
 from __future__ import annotations
 
 import triton
@@ -97,9 +99,7 @@ def rows(
         d = p * (tl.sum(v.to(tl.float32) * g[None, :], 1) - d_i)
         kept += tl.sum(d[:, None] * k, 0)
     kept *= scale
-    tl.store(
-        query_grad + b * o_b + h * o_h + row * o_n + channel, kept.to(query_grad.dtype.element_ty), mask=inside
-    )
+    tl.store(query_grad + b * o_b + h * o_h + row * o_n + channel, kept.to(query_grad.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -65,7 +65,8 @@ def test_kernels_agree_under_autocast(place: str, rule: str) -> None:
 
 def test_every_kernel_is_compared() -> None:
     seen = {kernel for place, rule in FEW for kernel in trial(place, rule, grad=False).able()}
-    missing = {k.name for k in KERNELS} - seen - {"reference"}
+    on_a_gpu = {"triton", "flex"}  # their own tests interpret them here
+    missing = {k.name for k in KERNELS} - seen - on_a_gpu - {"reference"}
     assert missing <= (set() if segment.INSTALLED else {"segment"})
 
 

@@ -32,6 +32,7 @@ ORDER = (
     "tokens",
     "positions",
     "neighbours",
+    "boxes",
     "weights",
     "spec",
     "kernels",

@@ -93,7 +93,7 @@ class Rows:
         self.csr, self.scale, self.bias, self.entries = csr, scale, bias, entries
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Shapes: query (B, heads, N, D), key (B, heads, M, D), value (B, heads, M, E) → (B, heads, N, E), (B, heads, N)."""
+        """(out, lse) of query (B, heads, N, D), key (B, heads, M, D) and value (B, heads, M, E)."""
         from mpnn import triton_passes as passes
 
         query, key, value = (_rows(t) for t in (query, key, value))

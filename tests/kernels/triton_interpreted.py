@@ -18,7 +18,9 @@ from mpnn.neighbours import Graph, Window
 from mpnn.plan import NAMES
 
 BIASED = [name for name in VARIANTS if name in ("bias of edges", "ALiBi", "RelativeBias")]
-HUB = torch.stack([torch.cat([torch.arange(20), torch.full((20,), 7)]), torch.cat([torch.full((20,), 5), torch.arange(20)])])
+HUB = torch.stack(
+    [torch.cat([torch.arange(20), torch.full((20,), 7)]), torch.cat([torch.full((20,), 5), torch.arange(20)])]
+)
 GRAPHS = {
     "a hub that sends and one that hears": (HUB, (20, 20)),
     "empty rows": (torch.tensor([[0, 1, 4], [4, 4, 0]]), (6, 6)),
@@ -149,7 +151,9 @@ def test_transforms() -> None:
     results = []
     for kernel in ("triton", "reference"):
         call = lambda q, n=kernel: attend(q, k, v, Window(1), kernel=n).square().sum()  # noqa: E731
-        results.append([torch.func.vmap(call)(more), torch.func.vmap(torch.func.grad(call))(more), torch.func.grad(call)(q)])
+        results.append(
+            [torch.func.vmap(call)(more), torch.func.vmap(torch.func.grad(call))(more), torch.func.grad(call)(q)]
+        )
     torch.testing.assert_close(*results)
 
 
