@@ -151,3 +151,26 @@ def test_a_joint_backward_adds_up() -> None:
     alone = part(slice(0, 10))
     for a, b in zip(alone, wanted, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@torch.no_grad()
+def test_another_window_is_no_other_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch.compile traces of FlexAttention and of the boxes, counted."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    traced: list[object] = []
+
+    def backend(graph, inputs):  # type: ignore[no-untyped-def]
+        traced.append(graph)
+        return graph.forward
+
+    whole = torch.compile(flex_attention, fullgraph=True, backend=backend)
+    monkeypatch.setattr(flex, "compiled", lambda: whole)
+    given = tensors(150, 150)
+    for rule in (Window(7), Window(30, 0), AllTokens(causal=True), Grid(150, 3)):
+        y, wanted = (attend(*given, rule, kernel=n) for n in ("flex", "reference"))
+        torch.testing.assert_close(y, wanted)
+    assert len(traced) == 1
+    for length in (300, 400, 500, 600):
+        attend(*tensors(length, length), Window(9), kernel="flex")
+    assert len(traced) <= 3
