@@ -27,6 +27,7 @@ name = "flex"
 DEVICES = ("cuda",)  # "cpu" too in the tests of its forward; on the CPU FlexAttention has no backward
 BLOCK = 128  # tokens of a block; twice as many where there would be too many blocks
 BLOCKS = 1 << 24  # entries of the table of blocks
+HEADS = 65_535  # heads of all batch entries in one launch
 PROGRAMS = 64  # shapes and dtypes for which FlexAttention may be compiled
 
 
@@ -55,6 +56,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("FlexAttention has no dropout")
     if not (spec.targets and spec.sources and spec.batch):
         why.append("no tokens")
+    if spec.batch * spec.parts > HEADS:
+        why.append(f"more than {HEADS:,} heads in all batch entries, the most of one launch")
     if spec.compiling:
         why.append("torch.compile traces the reference as one block")
     if spec.transforms:

@@ -137,6 +137,7 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("Window", "attention", FLEX | {"score": True}, "edge_softmax"),
     ("Window", "attention", FLEX | {"transforms": ("grad",)}, "triton"),
     ("Window", "attention", FLEX | {"compiling": True}, "reference"),
+    ("Window", "attention", FLEX | {"batch": 70_000, "targets": 8, "sources": 8}, "triton"),
     ("Window", "ALiBi", FLEX, "triton"),
     ("Window dilated", "attention", FLEX, "flex"),
     ("Window ragged", "attention", FLEX | {"batch": 1}, "flex"),

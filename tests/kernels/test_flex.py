@@ -1,6 +1,7 @@
-"""FlexAttention's blocks against torch's own, and its forward on the CPU, uncompiled, against the reference.
+"""FlexAttention's blocks against torch's own, and its results on the CPU, uncompiled, against the reference.
 
-FlexAttention has no backward on the CPU: gradients are in test_gpu.py.
+Compiled for the CPU it has no backward, and says so at its door. Its plain operations have one: with the door open,
+gradients are compared too. The compiled kernels are in test_gpu.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from helpers.compare import agree, run
 from mpnn import MessagePassing, attend, plan
 from mpnn.kernels import flex
 from mpnn.neighbours import AllTokens, Grid, Neighbours, Window
@@ -38,6 +40,7 @@ def uncompiled_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(flex, "DEVICES", ("cuda", "cpu"))
     monkeypatch.setattr(flex, "compiled", lambda: module.flex_attention)
     monkeypatch.setattr(module, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # plain torch operations
+    monkeypatch.setattr(module, "_validate_device", lambda *tensors: None)
     flex._made.cache_clear()
     plan._choose.cache_clear()
     yield
@@ -62,6 +65,29 @@ def test_forward(name: str, masked: str | None) -> None:
     given = tensors(targets, sources)
     y, wanted = (attend(*given, rule, mask=mask, kernel=n) for n in ("flex", "reference"))
     torch.testing.assert_close(y, wanted)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients(name: str, masked: bool) -> None:
+    """Also of the gradients: FlexAttention's own backward, and the reference's where it runs with gradients enabled."""
+    rule, targets, sources = RULES[name]
+    mask = torch.rand(2, sources) < 0.6 if masked else None
+    leaves = {n: t.requires_grad_() for n, t in zip("qkv", tensors(targets, sources, 4, 2), strict=True)}
+    call = lambda kernel: attend(*leaves.values(), rule, mask=mask, kernel=kernel)  # noqa: E731
+    expected = [run(lambda: call("reference"), leaves, twice) for twice in (False, True)]
+    for twice in (False, True):
+        agree(run(lambda: call("flex"), leaves, twice), expected[twice], torch.float32)
+
+
+def test_a_graph_that_is_kept_runs_backward_twice() -> None:
+    given = [t.requires_grad_() for t in tensors(150, 150)]
+    y = attend(*given, Window(9), kernel="flex").square().sum()
+    first = torch.autograd.grad(y, given, retain_graph=True)
+    for a, b in zip(first, torch.autograd.grad(y, given), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(y, given)
 
 
 @pytest.mark.parametrize("rule", [AllTokens(), AllTokens(causal=True), Window(30, 4)])
