@@ -148,9 +148,11 @@ def test_triton_equals_the_reference(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_flex_equals_the_reference(dtype: torch.dtype) -> None:
     """All rules in one test, since what torch.compile made is forgotten after each; torch's default is no TF32."""
+    few = ("window", "clamped plane")
     for name, place in BOXES.items():
-        for masked in (False, True) if name in ("window", "plane") else (False,):
-            equal_the_reference("flex", place, dtype, masked, 40)
+        if dtype == torch.float32 or name in few:
+            for masked in (False, True) if name in few else (False,):
+                equal_the_reference("flex", place, dtype, masked, 40)
 
 
 def test_a_layer_chooses_them() -> None:
