@@ -12,7 +12,7 @@ from mpnn.checks import bool_mask, broadcastable, compiling, readable, same_devi
 from mpnn.edge_data import attach, list_edges
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
-from mpnn.neighbours import Full, Graph, Grid, Neighbours
+from mpnn.neighbours import Graph, Neighbours
 from mpnn.places import place, rotate
 from mpnn.tokens.base import Tokens
 from mpnn.weights import EdgeLearned, EdgeNetwork, QKSoftmax, SharedKernel, Static, Weight
@@ -59,7 +59,7 @@ def check_batches(rule: Neighbours, weight: Any, source: Tokens, target: Tokens 
         return
     if any(b is None for b in batches):
         raise ValueError("expected batch for targets and sources, got one; pass source=Tokens(..., batch=) and batch=")
-    if isinstance(weight, Static) or isinstance(rule, Full | Grid):
+    if isinstance(weight, Static) or rule.fixed_places:
         raise ValueError(f"batch= is refused where units have fixed places, got {rule}; use leading dimensions")
     for b in batches:
         assert b is not None
@@ -94,7 +94,7 @@ def check_read(rule: Neighbours, weight: Any, positions: Any, coordinates: Any, 
         )
     if coordinates is not None and known_rule and not (rule.reads_tokens or reads_offset(weight)):
         raise ValueError(f"coordinates would be ignored by {rule} with {kind}; leave them out")
-    if grid is not None and known_rule and not isinstance(rule, Grid):
+    if grid is not None and known_rule and not rule.reads_grid:
         raise ValueError(f"grid would be ignored by {rule}; leave it out")
 
 

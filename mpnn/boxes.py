@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpnn.neighbours import AllTokens, Grid, Window
-from mpnn.neighbours.base import Neighbours, extent, product
+from mpnn.neighbours import AllTokens, Blocks, Grid, Window
+from mpnn.neighbours.base import Neighbours, extent, grid_size, product
 
 BORDERS = (None, "zeros", "clamp")  # of grids: others show a cell more than once
 
@@ -65,7 +65,22 @@ def _grid(rule: Grid, targets: int, sources: int, tokens: Any, device: torch.dev
     return Boxes(torch.stack(low), torch.stack(high), rule.dilation, size)
 
 
-RULES: dict[str, Callable[..., Boxes]] = {"Window": _window, "AllTokens": _all_tokens, "Grid": _grid}
+def _blocks(rule: Blocks, targets: int, sources: int, tokens: Any, device: torch.device) -> Boxes:
+    size, low, high = grid_size(rule, rule.grid, tokens) if rule.on_grid else (sources,), [], []
+    places = rule._places(tokens, targets, sources, torch.arange(targets, device=device))
+    for a, (at, count, start) in enumerate(places):
+        first = rule._bounds(a, at)
+        low.append(start + first.clamp(min=0))
+        high.append(start + torch.minimum(first + rule._reach(a), torch.as_tensor(count, device=device)))
+    return Boxes(torch.stack(low), torch.stack(high), (1,) * len(size), size)
+
+
+RULES: dict[str, Callable[..., Boxes]] = {
+    "Window": _window,
+    "Blocks": _blocks,
+    "Grid": _grid,
+    "AllTokens": _all_tokens,
+}
 
 
 def reached(boxes: Boxes, block: int) -> tuple[Tensor, Tensor]:

@@ -66,6 +66,15 @@ class Edges:
         kept.valid = None
         return kept
 
+    def keys(self, sources: int) -> Tensor:
+        """The pairs as sorted numbers target · sources + source, made once; a traced row that is no pair is -1."""
+        if ("keys", sources) not in self.cache:
+            with outside() if lasting(self.source) else nullcontext():
+                keys = self.target * max(1, sources) + self.source
+                keys = keys if self.valid is None else keys.masked_fill(~self.valid, -1)
+                self.cache["keys", sources] = keys.sort().values
+        return self.cache["keys", sources]
+
     def rows(self, by: str, count: int) -> Rows:
         """The edges grouped by "target" or "source", made once."""
         key = ("rows", by, count)
@@ -79,3 +88,15 @@ class Edges:
 
     def __repr__(self) -> str:
         return f"Edges({len(self)} edges)"
+
+
+def blocks_of(start: Tensor, edges: int) -> list[slice]:
+    """Slices of rows of about ``edges`` edges each, from the row starts."""
+    starts = start.cpu()
+    cuts, row, rows = [], 0, starts.shape[0] - 1
+    while row < rows:
+        end = int(torch.searchsorted(starts, starts[row] + max(edges, 1), right=True)) - 1
+        end = min(max(end, row + 1), rows)
+        cuts.append(slice(row, end))
+        row = end
+    return cuts

@@ -64,3 +64,17 @@ class _Recompute(torch.autograd.Function):
         pullback = torch.func.vjp(run, *chosen)[1]
         grads = iter(pullback(grad))
         return (None, *[next(grads) if n else None for n in needed])
+
+
+def fresh_seed() -> int:
+    """A seed drawn from the global generator, so that a run repeats from its own seed."""
+    return int(torch.randint(1 << 62, ()))
+
+
+def drop(weight: Tensor, dropout: float, seed: int | None) -> Tensor:
+    """Dropout; from a seed the same when a block is made again."""
+    if seed is None:
+        return nn.functional.dropout(weight, dropout)
+    generator = torch.Generator(weight.device).manual_seed(seed)
+    kept = torch.rand(weight.shape, generator=generator, device=weight.device) >= dropout
+    return weight * kept / (1 - dropout) if dropout < 1 else weight * 0

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mpnn.checks import compiling, transforms
 
@@ -33,6 +34,7 @@ class Spec:
     border: str | None = None
     causal: bool = False
     listed: bool = False  # the pairs are few, and listed once
+    tiled: bool = False  # dense attention over tiles of tokens meets every pair
     square: bool = True  # as many targets as sources
     ragged: bool = False
     reduce: str = "sum"
@@ -43,6 +45,7 @@ class Spec:
     mask: bool = False
     pair_mask: bool = False
     score_bias: str | None = None  # "module", "tensor" or "edges"
+    learned_bias: bool = False  # a gradient of the score bias is wanted
     score: bool = False
     edge_attr: bool = False
     edge_weight: bool = False
@@ -51,19 +54,24 @@ class Spec:
     compiling: bool = False
     wrapped: bool = False  # a functional transform maps over a mask or the score bias
     transforms: tuple[str, ...] = ()
+    union: tuple[Spec, ...] = ()  # of a union, one for each part
 
 
 def _wrapped(tensor: Any) -> bool:
     return tensor is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
+def _learned(weight: Any, *given: Tensor | None) -> bool:
+    module = getattr(weight, "score_bias", None)
+    read = [*given, *(module.parameters() if module is not None else ())]
+    return torch.is_grad_enabled() and any(t.requires_grad for t in read if t is not None)
+
+
 def spec_of(call: Any, weight: Any) -> Spec:
     """The call in plain values."""
     rule, value = call.neighbours, call.value
     tensors = [*call.nodes.values(), *(t for t in (call.attr, call.edge_weight) if t is not None)]
-    bias, module = call.nodes.get("score_bias"), getattr(weight, "score_bias", None)
-    if module is not None:
-        tensors += module.parameters()
+    bias = call.nodes.get("score_bias")
     groups = weight.groups is not None
     network = getattr(weight, "network", None)
     if bias is not None:
@@ -71,8 +79,8 @@ def spec_of(call: Any, weight: Any) -> Spec:
     elif "edge_bias" in call.nodes:
         kind = "edges"
     else:
-        kind = None if module is None else "module"
-    return Spec(
+        kind = None if getattr(weight, "score_bias", None) is None else "module"
+    spec = Spec(
         neighbours=type(rule).__name__,
         weight=getattr(weight, "spec_name", type(weight).__name__),
         family="groups" if groups else "heads",
@@ -92,6 +100,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         border=getattr(rule, "border", None),
         causal=rule.causal,
         listed=rule.listed,
+        tiled=rule.tiled,
         square=call.tokens[1] is call.tokens[0],
         ragged=call.tokens[0].batch is not None,
         reduce=weight.reduce,
@@ -102,6 +111,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         mask=call.source_mask is not None or call.target_mask is not None,
         pair_mask=call.pair_mask is not None,
         score_bias=kind,
+        learned_bias=kind is not None and _learned(weight, bias, call.nodes.get("edge_bias")),
         score=getattr(weight, "score", None) is not None,
         edge_attr=call.attr is not None,
         edge_weight=call.edge_weight is not None,
@@ -110,4 +120,15 @@ def spec_of(call: Any, weight: Any) -> Spec:
         compiling=compiling(),
         wrapped=call.transformed and any(_wrapped(t) for t in (call.source_mask, call.pair_mask, bias)),
         transforms=transforms(),
+    )
+    return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
+
+
+def _parts(rule: Any, spec: Spec) -> tuple[Spec, ...]:
+    """The same call over each part of a union."""
+    return tuple(
+        dataclasses.replace(
+            spec, neighbours=type(part).__name__, listed=part.listed, tiled=part.tiled, causal=part.causal, edges=None
+        )
+        for part in rule.parts()
     )

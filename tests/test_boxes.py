@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mpnn import Tokens
 from mpnn.boxes import Boxes, boxes_of, reached
-from mpnn.neighbours import AllTokens, Grid, Neighbours, Window
+from mpnn.neighbours import AllTokens, Blocks, Grid, Neighbours, Window
 
 CPU = torch.device("cpu")
 RULES: dict[str, tuple[Neighbours, int, int]] = {
@@ -38,6 +38,11 @@ RULES: dict[str, tuple[Neighbours, int, int]] = {
     "windows in the padding": (Grid((4, 3), 1, padding=2), 56, 12),
     "space": (Grid((3, 4, 5), 3), 60, 60),
     "one cell wide": (Grid((20, 1), 3), 20, 20),
+    "blocks": (Blocks(7), 40, 40),
+    "shifted blocks": (Blocks(16, shift=5), 61, 61),
+    "blocks with a halo": (Blocks(6, shift=-2, halo=3), 40, 40),
+    "blocks of two lengths": (Blocks(8, halo=1), 20, 50),
+    "blocks of a plane": (Blocks((3, 4), grid=(9, 10), shift=(1, 2), halo=1), 90, 90),
 }
 
 
@@ -82,11 +87,14 @@ def check(boxes: Boxes, pairs: Tensor, block: int) -> None:
 @pytest.mark.parametrize("block", [4, 16, 64])
 def test_boxes_hold_the_pairs_of_the_rule(name: str, block: int) -> None:
     rule, targets, sources = RULES[name]
-    tokens = Tokens(torch.ones(sources, 1), grid=getattr(rule, "size", None))
+    grid = getattr(rule, "size" if isinstance(rule, Grid) else "grid", None)
+    tokens = Tokens(torch.ones(sources, 1), grid=grid)
     check(boxes_of(rule, targets, sources, tokens, CPU), dense(rule, targets, sources, tokens), block)
 
 
-@pytest.mark.parametrize("rule", [AllTokens(), AllTokens(causal=True), Window(2), Window(4, 1, dilation=2)])
+@pytest.mark.parametrize(
+    "rule", [AllTokens(), AllTokens(causal=True), Window(2), Window(4, 1, dilation=2), Blocks(3, halo=1)]
+)
 def test_ragged(rule: Neighbours) -> None:
     """Graphs of 3, 0, 9, 1 and 14 sources, with other numbers of targets."""
     source = torch.arange(5).repeat_interleave(torch.tensor([3, 0, 9, 1, 14]))

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "checks",
     "memo",
+    "cover",
     "edges",
     "functions",
     "pairs",
@@ -34,6 +35,7 @@ ORDER = (
     "neighbours",
     "boxes",
     "weights",
+    "tiles",
     "spec",
     "kernels",
     "plan",

@@ -1,9 +1,11 @@
 """The kernels, best first: the first that gives no reason against a call runs it."""
 
-from mpnn.kernels import conv, edge_softmax, flex, linear, reference, sdpa, segment, spmm, triton_attention
+from mpnn.kernels import conv, edge_softmax, flex, linear, merge, reference, sdpa, segment, spmm, tiles
+from mpnn.kernels import triton_attention as triton
 from mpnn.kernels.base import Call, Kernel
 from mpnn.spec import Spec
 
-KERNELS: tuple[Kernel, ...] = (linear, conv, sdpa, flex, spmm, triton_attention, edge_softmax, segment, reference)
+KERNELS: tuple[Kernel, ...] = (linear, conv, sdpa, flex, tiles, merge, spmm, triton, edge_softmax, segment, reference)
+merge.PARTS[:] = [flex, tiles, triton, edge_softmax]
 
 __all__ = ["KERNELS", "Call", "Kernel", "Spec"]

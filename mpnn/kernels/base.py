@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import values, wide
-from mpnn.edges import Edges
+from mpnn.edges import Edges, blocks_of
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.neighbours.base import enumerate_edges, own_edges
-from mpnn.neighbours.graph import blocks_of
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.segments import segment_softmax, segment_sum

@@ -16,8 +16,9 @@ from mpnn.checks import HALF, wide
 from mpnn.csr import Csr
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
+from mpnn.partial import per_entry
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse import EdgeAttention, row_softmax, rows3, sddmm, spmm
+from mpnn.sparse import EdgeAttention, Rows, SegmentMax, SegmentSum, row_softmax, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"
@@ -82,6 +83,57 @@ def _plain(call: Call) -> bool:
     if "query" not in call.nodes or masked or biased or call.dropout or getattr(rule, "score", None) is not None:
         return False
     return rule.score_bias is None
+
+
+def partial(call: Call) -> EdgePart:
+    """The part of an attention that this call is."""
+    return EdgePart(call)
+
+
+class EdgePart:
+    """Attention over listed edges with its log-sum-exp, for joining with other parts."""
+
+    def __init__(self, call: Call) -> None:
+        self.call, self.csr = call, Csr.of(call.all_edges(), call.targets, call.sources)
+
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        """(B·heads, E), -inf where a mask removes the edge."""
+        call, csr, dtype = self.call, self.csr, wide(query.dtype)
+        scores = sddmm(csr, rows3(query).to(dtype) * call.weight.scale, rows3(key).to(dtype))
+        scores = scores.view(*query.shape[:2], -1)
+        pairs = call.pairs(csr.edges, csr.order)
+        module, given, keep = call.weight.score_bias, given_bias(pairs), call.keep(csr.edges)
+        for bias in (None if module is None else module_bias(pairs, module), given):
+            scores = scores if bias is None else scores + self._by_entry(bias, query)
+        scores = scores if keep is None else scores.masked_fill(~self._by_entry(keep, query), -torch.inf)
+        return scores.flatten(0, 1)
+
+    def _by_entry(self, x: Tensor, query: Tensor) -> Tensor:
+        """(..., E, heads or 1) → (B or 1, heads or 1, E)."""
+        x = x.transpose(-2, -1)
+        x = x[None] if x.ndim == 2 else x.expand(*self.call.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
+        return per_entry(x, query.shape[0])
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        csr, scores = self.csr, self._scores(query, key)
+        top = apply(SegmentMax, csr, scores)
+        weight = (scores - apply(Rows, csr, top)).exp()
+        total = apply(SegmentSum, csr, weight)
+        out = spmm(csr, weight, rows3(value).to(weight.dtype)) / torch.where(total == 0, 1, total)[..., None]
+        shape = query.shape[:-1]
+        return out.view(*shape, value.shape[-1]).to(value.dtype), (top + total.log()).view(shape)
+
+    def backward(
+        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        csr, flipped, dtype = self.csr, self.csr.transpose, wide(query.dtype)
+        q, k, v, g, o = (rows3(x).to(dtype) for x in (query, key, value, grad, out))
+        finite = lse.masked_fill(lse == -torch.inf, 0).flatten(0, 1)
+        weight = (self._scores(query, key) - apply(Rows, csr, finite)).exp()
+        slope = weight * (sddmm(csr, g, v) - apply(Rows, csr, (g * o).sum(-1))) * self.call.weight.scale
+        back = slope.index_select(-1, flipped.order)
+        found = spmm(csr, slope, k), spmm(flipped, back, q), spmm(flipped, weight.index_select(-1, flipped.order), g)
+        return tuple(y.view_as(x).to(x.dtype) for y, x in zip(found, (query, key, value), strict=True))  # type: ignore[return-value]
 
 
 def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:

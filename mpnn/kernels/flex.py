@@ -67,9 +67,14 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
+    return attention(call, [partial(call)], reference)
+
+
+def partial(call: Call) -> Flex:
+    """The part of an attention that this call is."""
     tensors = [call.nodes[n] for n in ("query", "key", "value")]
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return attention(call, [Flex(block_mask(call), call.weight.scale, wanted)], reference)
+    return Flex(block_mask(call), call.weight.scale, wanted)
 
 
 @lru_cache(maxsize=1)

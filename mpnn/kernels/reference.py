@@ -19,7 +19,7 @@ from mpnn.checks import compiling, transforms
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.pairs import Pairs
-from mpnn.recompute import recomputed
+from mpnn.recompute import drop, fresh_seed, recomputed
 from mpnn.segments import segment_max, segment_maximum, segment_sum
 from mpnn.spec import Spec
 
@@ -63,15 +63,8 @@ def _block(call: Call, rows: slice | None, edges: Edges, slot: Tensor | None, se
     first, count = (0, call.targets) if rows is None else (rows.start, rows.stop - rows.start)
     weight, keep = call.normalised(pairs, slot, first, count)
     if call.dropout:
-        weight = nn.functional.dropout(weight, call.dropout) if seed is None else _drop(weight, call.dropout, seed)
+        weight = drop(weight, call.dropout, seed)
     return _reduce(call, pairs, weight, keep, first, count)
-
-
-def _drop(weight: Tensor, dropout: float, seed: int) -> Tensor:
-    """Dropout from a seed, the same when the block is made again."""
-    generator = torch.Generator(weight.device).manual_seed(seed)
-    kept = torch.rand(weight.shape, generator=generator, device=weight.device) >= dropout
-    return weight * kept / (1 - dropout) if dropout < 1 else weight * 0
 
 
 def _reduce(call: Call, pairs: Pairs, weight: Tensor, keep: Tensor | None, first: int, count: int) -> Tensor:
@@ -110,7 +103,7 @@ def _one_of_many(call: Call) -> OneBlock:
         return lambda rows, edges, slot: _block(call, rows, edges, slot)
 
     def one_block(rows: slice | None, edges: Edges, slot: Tensor | None) -> Tensor:
-        seed = int(torch.randint(1 << 62, ())) if call.dropout else None
+        seed = fresh_seed() if call.dropout else None
 
         def block(given: dict[str, Tensor]) -> Tensor:
             nodes = {k: given[same[k]] for k in call.nodes}

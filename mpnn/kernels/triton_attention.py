@@ -45,8 +45,10 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("a score function changes scores pair by pair")
     if spec.dropout:
         why.append("dropout acts on weights, which this kernel never holds")
-    if spec.score_bias is not None and (spec.grad or spec.transforms):
-        why.append("a score bias may want a gradient, which belongs to edge_softmax")
+    if spec.learned_bias:
+        why.append("the gradient of a score bias is a number per edge and head, which this kernel never holds")
+    if spec.transforms and spec.score_bias == "module":
+        why.append("a module's score bias under a functional transform")
     if max(spec.score_channels, spec.channels // max(1, spec.kv_heads)) > WIDEST:
         why.append(f"heads of more than {WIDEST} channels do not fit a program")
     if max(spec.targets, spec.sources) * spec.batch * spec.parts > PROGRAMS:
@@ -62,8 +64,13 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
+    return attention(call, [partial(call)], reference)
+
+
+def partial(call: Call) -> Rows:
+    """The part of an attention that this call is."""
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    return attention(call, [Rows(csr, call.weight.scale, edge_bias(call, csr), call.entries)], reference)
+    return Rows(csr, call.weight.scale, edge_bias(call, csr), call.entries)
 
 
 def edge_bias(call: Call, csr: Csr) -> Tensor | None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import compiling, positive
+from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Layout, Neighbours, device_of, extent, row_numbers, spread, two
+from mpnn.neighbours.base import Layout, Neighbours, device_of, extent, row_numbers, sequences, spread, two
 
 
 class AllTokens(Neighbours):
@@ -34,10 +35,12 @@ class AllTokens(Neighbours):
 
     axes = 1
     enumerates = True
+    tiled = True
 
     def __init__(self, *, causal: bool = False, max_tokens: int | None = None) -> None:
         super().__init__()
         self.causal = self.counts_slots = bool(causal)
+        self.complete = not causal
         self.max_tokens = None if max_tokens is None else positive("max_tokens", max_tokens)
         if max_tokens is not None:
             self.relations = max_tokens if causal else 2 * max_tokens - 1
@@ -59,6 +62,14 @@ class AllTokens(Neighbours):
             if valid is not None:
                 index = index.clamp(0, self.max_tokens**2 - 1)
         return Edges(source, target, relation, offset[:, None], index, valid=valid).compact()
+
+    def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
+        low, high, slot = extent(tokens, targets, sources, target)
+        return (source >= low) & (source < high) & (source <= slot if self.causal else source == source)
+
+    def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
+        first, length, low, high, slot = sequences(tokens, targets, sources)
+        return band(first, length, slot, low, high, right=0 if self.causal else None, tile=256)
 
     @staticmethod
     def _starts(tokens, low: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]

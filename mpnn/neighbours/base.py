@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mpnn.checks import integers, values
+from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.memo import Revised, outside
+from mpnn.memo import Revised, derived, outside
 from mpnn.tokens.base import Tokens
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -53,6 +54,15 @@ class Neighbours(Revised, ABC):
     listed = False  # whether edges() are few enough to be listed whole, which opens the sparse kernels
     enumerates = False  # of our own rules: whether edges() is cheap, sorted by target, and honours rows
     reads_tokens = False  # whether edges() reads features or coordinates, so that no call's edges serve another
+    reads_grid = False  # whether the call's grid= is read
+    fixed_places = False  # whether units have fixed places, so that a batch of graphs is refused
+    complete = False  # whether every pair of tokens meets, in whatever batch
+    contains: Callable[[Tensor, Tensor], Tensor] | None = None  # a person's own: (target, source) → bool, optional
+
+    @property
+    def tiled(self) -> bool:
+        """Whether :meth:`cover` puts the pairs into tiles that dense attention may run."""
+        return self.contains is not None and not self.listed
 
     @abstractmethod
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
@@ -68,6 +78,34 @@ class Neighbours(Revised, ABC):
 
     def check(self, targets: int, sources: int, tokens: Any) -> None:
         """Raise where these numbers of tokens do not fit."""
+
+    def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
+        """Which of these pairs are the rule's: bool, of the shape that ``target`` and ``source`` broadcast to."""
+        if self.contains is not None:
+            return self.contains(target, source)
+        edges = enumerate_edges(self, targets, sources, tokens, target.device)
+        keys, wanted = edges.keys(sources), target * max(1, sources) + source
+        if len(keys) == 0:
+            return torch.zeros_like(wanted, dtype=torch.bool)
+        return keys[torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)] == wanted
+
+    def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
+        """The tiles of a tiled rule, see ``mpnn.cover``; of a person's own, some targets with all sources."""
+        first = torch.zeros(1, dtype=torch.int64, device=device_of(tokens))
+        return band(first, first + targets, first, first, first + sources, tile=128)
+
+    def versions(self) -> tuple:
+        """Tells apart the states of tensors that the rule holds."""
+        return ()
+
+    def __or__(self, other: Neighbours) -> Neighbours:
+        return _combined("|", self, other)
+
+    def __and__(self, other: Neighbours) -> Neighbours:
+        return _combined("&", self, other)
+
+    def __sub__(self, other: Neighbours) -> Neighbours:
+        return _combined("-", self, other)
 
     def degree(self, targets: int, sources: int) -> int:
         """An upper bound on the sources of one target."""
@@ -102,6 +140,9 @@ class Neighbours(Revised, ABC):
         step = max(1, edges // max(1, self.degree(targets, sources)))
         return (slice(a, min(a + step, targets)) for a in range(0, targets, step))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_made"}
+
     def _apply(self, fn, recurse=True):
         """Move tensors between devices; dtypes stay."""
         for name, tensor in self._buffers.items():
@@ -113,7 +154,14 @@ class Neighbours(Revised, ABC):
         return self
 
 
-_made: OrderedDict[tuple, Edges] = OrderedDict()
+OPERATORS: dict[str, Callable[[Neighbours, Neighbours], Neighbours]] = {}  # filled by the file of the operators
+
+
+def _combined(sign: str, left: Neighbours, right: Any) -> Neighbours:
+    return OPERATORS[sign](left, right) if isinstance(right, Neighbours) else NotImplemented
+
+
+_made: OrderedDict[tuple, Any] = OrderedDict()
 
 
 def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
@@ -121,20 +169,36 @@ def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, d
     if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
         made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
         return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
-    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens or _ragged(tokens):
+    if not rule.enumerates:  # a graph keeps its own
         return rule.edges(targets, sources, tokens=tokens)
-    grid = tokens[0].grid if isinstance(tokens, tuple) else tokens.grid if tokens is not None else None
-    key = (rule, targets, sources, grid, device)
-    found = _made.get(key)
+    return kept_for(
+        rule, "edges", targets, sources, tokens, device, lambda: rule.edges(targets, sources, tokens=tokens)
+    )
+
+
+def kept_for(
+    rule: Neighbours, name: str, targets: int, sources: int, tokens: Any, device: Any, make: Callable[[], Any]
+) -> Any:
+    """``make()``, kept for the last few rules, sizes, grids and batches; anew where it depends on more than these."""
+    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens:
+        return make()
+    ends = [t for t in two(tokens) if t is not None]
+    held = rule.versions()  # what is made from tensors lives as long as the rule that holds these
+    key = (name, held or rule, targets, sources, ends[0].grid if ends else None, device)
+    batches = [t.batch for t in ends if t.batch is not None]
+    if batches:
+        return derived(make, key, *batches)
+    store = rule.__dict__.setdefault("_made", OrderedDict()) if held else _made
+    found = store.get(key)
     if found is None:
         with outside():
-            found = rule.edges(targets, sources, tokens=tokens)
-        if len(found) <= _CACHED_EDGES:
-            _made[key] = found
-            if len(_made) > 16:
-                _made.popitem(last=False)
+            found = make()
+        if not isinstance(found, Edges) or len(found) <= _CACHED_EDGES:
+            store[key] = found
+            if len(store) > 16:
+                store.popitem(last=False)
     else:
-        _made.move_to_end(key)
+        store.move_to_end(key)
     return found
 
 
@@ -155,10 +219,6 @@ def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: 
     fields = (edges.source.long(), edges.target.long(), None if edges.relation is None else edges.relation.long())
     moved = [None if t is None else t.to(device) for t in (*fields, edges.offset, edges.index)]
     return Edges(*moved, valid=edges.valid)  # type: ignore[arg-type]
-
-
-def _ragged(tokens: Any) -> bool:
-    return any(t is not None and t.batch is not None for t in two(tokens))
 
 
 def row_numbers(rows: slice | None, targets: int, device: torch.device | None = None) -> Tensor:
@@ -196,6 +256,19 @@ def extent(tokens: Any, targets: int, sources: int, i: Tensor) -> tuple[Tensor, 
     return low, high, high - (end_t - i)
 
 
+def sequences(tokens: Any, targets: int, sources: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Of each graph of a batch, or of the one sequence: first target, number of targets, first source, the source after
+    the last, and the slot of the first target."""
+    _, target = two(tokens)
+    if target is None or target.batch is None:
+        first = torch.zeros(1, dtype=torch.int64, device=device_of(tokens))
+        length = first + targets
+    else:
+        _, length = torch.unique_consecutive(target.batch, return_counts=True)
+        first = length.cumsum(0) - length
+    return first, length, *extent(tokens, targets, sources, first)
+
+
 def spread(i: Tensor, low: Tensor, high: Tensor, sources: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """The pairs of targets ``i`` with the sources low ≤ j < high of each: (target, source, valid)."""
     if torch.compiler.is_compiling():
@@ -206,6 +279,21 @@ def spread(i: Tensor, low: Tensor, high: Tensor, sources: int) -> tuple[Tensor, 
     target = torch.repeat_interleave(i, count)
     start = torch.repeat_interleave(low - (count.cumsum(0) - count), count)
     return target, torch.arange(target.shape[0], device=i.device) + start, None
+
+
+def grid_size(rule: Neighbours, own: tuple[int, ...] | None, tokens: Any) -> tuple[int, ...]:
+    """A grid's shape: the rule's own, or the call's."""
+    source, _ = two(tokens)
+    grid = None if source is None else source.grid
+    if own is not None:
+        if grid is not None and tuple(grid) != own:
+            raise ValueError(f"expected grid={own}, as {rule} was built with, got {tuple(grid)}")
+        return own
+    if grid is None:
+        raise ValueError(f"expected grid= at the call, since {rule} was built without a size, got None")
+    if len(grid) != rule.axes:
+        raise ValueError(f"expected a grid of {rule.axes} axes for {rule}, got {tuple(grid)}")
+    return tuple(grid)
 
 
 def product(shape: tuple[int, ...]) -> int:

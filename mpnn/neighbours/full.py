@@ -33,6 +33,8 @@ class Full(Neighbours):
 
     axes = 1
     enumerates = True
+    fixed_places = complete = True
+    tiled = True
 
     def __init__(self, sources: int, targets: int | None = None) -> None:
         super().__init__()
@@ -48,6 +50,9 @@ class Full(Neighbours):
         source = torch.arange(sources, device=i.device).expand(i.shape[0], sources).reshape(-1)
         offset = source - target - (sources - targets)
         return Edges(source, target, offset + self.sources - 1, offset[:, None], target * sources + source)
+
+    def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
+        return (target >= 0) & (source >= 0)
 
     def target_count(self, sources: int, tokens: Any = None) -> int | None:
         return self.targets if self.own_targets else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import compiling, integers, one_of, positive, tensor, values, wide
-from mpnn.edges import Edges
+from mpnn.edges import Edges, blocks_of
 from mpnn.memo import derived, outside
 from mpnn.neighbours.base import Neighbours
 
@@ -187,6 +187,10 @@ class Graph(Neighbours):
                 f"got {int(sources)} and {int(targets)}"
             )
 
+    def versions(self) -> tuple:
+        held = [t for t in self._buffers.values() if t is not None and not t.is_inference()]
+        return tuple((id(t), t._version) for t in held)
+
     def row_blocks(self, targets: int, sources: int, edges: int) -> Iterator[slice]:
         start = self.edges(targets, sources).rows("target", targets).start
         return iter(blocks_of(start, edges))
@@ -274,15 +278,3 @@ def check_rows(
             raise ValueError(
                 f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(rows.shape)}"
             )
-
-
-def blocks_of(start: Tensor, edges: int) -> list[slice]:
-    """Slices of rows of about ``edges`` edges each, from the row starts."""
-    starts = start.cpu()
-    cuts, row, rows = [], 0, starts.shape[0] - 1
-    while row < rows:
-        end = int(torch.searchsorted(starts, starts[row] + max(edges, 1), right=True)) - 1
-        end = min(max(end, row + 1), rows)
-        cuts.append(slice(row, end))
-        row = end
-    return cuts

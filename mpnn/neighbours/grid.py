@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import one_of, positive
+from mpnn.cover import Cover
+from mpnn.cover import axis as axis_tiles
+from mpnn.cover import product as grid_tiles
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Layout, Neighbours, device_of, product, row_numbers, two
+from mpnn.neighbours.base import Layout, Neighbours, device_of, grid_size, product, row_numbers
 
 BORDERS = ("zeros", "clamp", "circular", "reflect", "replicate")
 
@@ -48,6 +51,7 @@ class Grid(Neighbours):
 
     enumerates = True
     listed = True
+    reads_grid = fixed_places = True
 
     def __init__(
         self,
@@ -141,17 +145,7 @@ class Grid(Neighbours):
 
     def size_of(self, tokens: Any) -> tuple[int, ...]:
         """The grid's shape: the rule's own, or the call's."""
-        source, _ = two(tokens)
-        grid = None if source is None else source.grid
-        if self.size is not None:
-            if grid is not None and tuple(grid) != self.size:
-                raise ValueError(f"expected grid={self.size}, as {self} was built with, got {tuple(grid)}")
-            return self.size
-        if grid is None:
-            raise ValueError(f"expected grid= at the call, since {self} was built without a size, got None")
-        if len(grid) != self.axes:
-            raise ValueError(f"expected a grid of {self.axes} axes for {self}, got {tuple(grid)}")
-        return tuple(grid)
+        return grid_size(self, self.size, tokens)
 
     def check(self, targets: int, sources: int, tokens: Any) -> None:
         size = self.size_of(tokens)
@@ -230,6 +224,38 @@ class Grid(Neighbours):
         if self.border in ("circular", "reflect", "replicate"):
             return edges.take(torch.argsort(target * sources + edges.source, stable=True)).compact()
         return edges.compact()
+
+    @property
+    def tiled(self) -> bool:
+        """Not where a cell may be met twice."""
+        if self.border == "circular" and self.size is not None:
+            spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
+            return all(span <= n for span, n in zip(spans, self.size, strict=True))
+        return self.border in ("zeros", "clamp")
+
+    def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
+        size = self.size_of(tokens)
+        out = self.target_size(size)
+        kept = torch.ones((), dtype=torch.bool, device=target.device)
+        for a in reversed(range(self.axes)):
+            cell, valid, _, _ = self._axis(a, size[a], torch.arange(out[a], device=target.device))
+            table = valid.new_zeros(out[a], size[a])
+            for k in range(cell.shape[1]):  # a cell may be met twice
+                table[valid[:, k].nonzero().squeeze(-1), cell[:, k][valid[:, k]]] = True
+            kept = kept & table[target % out[a], source % size[a]]
+            target, source = target // out[a], source // size[a]
+        return kept
+
+    def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
+        size, device = self.size_of(tokens), device_of(tokens)
+        out = self.target_size(size)
+        side = {1: 32, 2: 7}.get(self.axes, 4)
+        axes = []
+        for a in range(self.axes):
+            cell, valid, _, _ = self._axis(a, size[a], torch.arange(out[a], device=device))
+            step = self.dilation[a] if self.stride[a] == 1 else 1
+            axes.append(axis_tiles(cell, valid, max(side, self.kernel_size[a]), step))
+        return grid_tiles(axes, out, size, device)
 
     def degree(self, targets: int, sources: int) -> int:
         return product(self.kernel_size)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from mpnn.checks import positive
+from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers
+from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers, sequences
 
 
 class Window(Neighbours):
@@ -35,6 +37,7 @@ class Window(Neighbours):
     counts_slots = True
     enumerates = True
     listed = True
+    tiled = True
 
     def __init__(self, left: int, right: int | None = None, *, dilation: int = 1) -> None:
         super().__init__()
@@ -56,6 +59,23 @@ class Window(Neighbours):
         inside = source.clamp(min=0).clamp(max=max(sources - 1, 0)) if torch.compiler.is_compiling() else source
         flat = (inside.reshape(-1), target.reshape(-1), relation.reshape(-1), offset.reshape(-1, 1))
         return Edges(*flat, valid=valid.reshape(-1)).compact()
+
+    def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
+        low, high, slot = extent(tokens, targets, sources, target)
+        step, d = source - slot, self.dilation
+        near = (step >= -self.left * d) & (step <= self.right * d) & (source >= low) & (source < high)
+        return near if d == 1 else near & (step % d == 0)
+
+    def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
+        first, length, low, high, slot = sequences(tokens, targets, sources)
+        residue = torch.arange(self.dilation, device=first.device)
+        first, low, high, slot = (
+            (t[:, None] + r).flatten()
+            for t, r in ((first, residue), (low, 0 * residue), (high, 0 * residue), (slot, residue))
+        )
+        length = ((length[:, None] - residue).clamp(min=0) + self.dilation - 1).flatten() // self.dilation
+        tile = min(256, max(32, self.relations // 4))
+        return band(first, length, slot, low, high, left=self.left, right=self.right, step=self.dilation, tile=tile)
 
     def degree(self, targets: int, sources: int) -> int:
         return self.relations

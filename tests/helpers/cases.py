@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.own_rules import Listed, OwnMatrix, OwnScore, Previous, bilinear, distance
-from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours, Window
+from mpnn.neighbours import AllTokens, Blocks, Full, Global, Graph, Grid, Neighbours, Window
 from mpnn.positions import ALiBi, RelativeBias, Rotary
 from mpnn.weights import (
     AdditiveScore,
@@ -121,6 +121,25 @@ PLACES: dict[str, Place] = {
     "Window dilated": Place(lambda: Window(1, 2, dilation=2), 6),
     "Window of two lengths": Place(lambda: Window(1), 5, 3),
     "Window ragged": Place(lambda: Window(2, 1), 5, batch=(RAGGED, RAGGED)),
+    "Blocks": Place(lambda: Blocks(2), 5, main=True),
+    "Blocks shifted with halo": Place(lambda: Blocks(2, shift=1, halo=1), 5),
+    "Blocks of two lengths": Place(lambda: Blocks(2), 5, 3),
+    "Blocks ragged": Place(lambda: Blocks(2, shift=-1), 5, batch=(RAGGED, RAGGED)),
+    "Blocks 2-D": Place(lambda: Blocks(2, grid=(3, 4), shift=1), 12),
+    "Blocks 2-D at call": Place(lambda: Blocks((2, 3), halo=(1, 0)), 12, call={"grid": (3, 4)}),
+    "Global": Place(lambda: Global(1), 4),
+    "Global of two lengths": Place(lambda: Global(2), 5, 3),
+    "Global ragged": Place(lambda: Global(1), 5, batch=(RAGGED, RAGGED)),
+    "Window | Global": Place(lambda: Window(1) | Global(1), 5, main=True),
+    "Graph | AllTokens": Place(lambda: Graph(FEW, 5, type=TYPES, relations=3) | AllTokens(), 5),
+    "Graph | Full": Place(lambda: Graph(FEW, 5) | Full(5), 5),
+    "Grid | Blocks": Place(lambda: Grid((3, 4), 3, border="circular") | Blocks(2, grid=(3, 4)), 12),
+    "AllTokens - Window": Place(lambda: AllTokens(max_tokens=6) - Window(1), 5, main=True),
+    "Full - Graph": Place(lambda: Full(5) - Graph(FEW, 5), 5),
+    "Blocks & causal": Place(lambda: Blocks(3) & AllTokens(causal=True), 5, 4),
+    "Graph & Window": Place(lambda: Graph(FEW, 5, self_loops="add") & Window(1), 5, main=True),
+    "nested": Place(lambda: (Window(1, 0) | Global(1) | Graph(BETWEEN, 5)) & AllTokens(causal=True), 5),
+    "ragged union": Place(lambda: Window(1) | Global(1), 5, batch=(RAGGED, RAGGED)),
     "own": Place(lambda: Previous(), 4, main=True),
     "own listed": Place(lambda: Listed(), 4),
 }

@@ -7,7 +7,19 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours, Window
+from mpnn.neighbours import (
+    AllTokens,
+    Blocks,
+    Difference,
+    Full,
+    Global,
+    Graph,
+    Grid,
+    Intersection,
+    Neighbours,
+    Union,
+    Window,
+)
 
 
 class Pair(NamedTuple):
@@ -34,9 +46,13 @@ def pairs_of(
     """Every pair, a graph's in the caller's order with added loops last, else by target, source."""
     if isinstance(rule, Graph):
         return graph(rule, targets, edge_index, edge_type)
-    if isinstance(rule, Grid):
+    if isinstance(rule, Union | Intersection | Difference):
+        made = expression(rule, targets, sources, batch, grid)
+    elif isinstance(rule, Grid):
         made = grid_pairs(rule, grid)
-    elif isinstance(rule, AllTokens | Window):
+    elif isinstance(rule, Blocks) and rule.on_grid:
+        made = block_pairs(rule, rule.grid or grid)
+    elif isinstance(rule, AllTokens | Window | Blocks | Global):
         made = [p for first in graphs(batch, targets, sources) for p in in_a_row(rule, *first)]
     elif isinstance(rule, Full):
         made = [
@@ -105,6 +121,51 @@ def axis(rule: Grid, a: int, n: int) -> list[list[tuple[int, int, int, int]]]:
     return made
 
 
+def in_block(rule: Blocks, axis: int, i: int, j: int) -> bool:
+    lower = math.floor((i - rule.shift[axis]) / rule.size[axis]) * rule.size[axis] + rule.shift[axis]
+    return lower - rule.halo[axis] <= j < lower + rule.size[axis] + rule.halo[axis]
+
+
+def block_pairs(rule: Blocks, grid: tuple[int, ...]) -> Iterator[Pair]:
+    cells = [*itertools.product(*map(range, grid))]
+    for (i, target), (j, source) in itertools.product(enumerate(cells), repeat=2):
+        if all(in_block(rule, a, target[a], source[a]) for a in range(len(grid))):
+            yield Pair(j, i, offset=tuple(s - t for s, t in zip(source, target, strict=True)))
+
+
+def expression(rule: Any, targets: int, sources: int, batch: Any, grid: Any) -> list[Pair]:
+    """Pairs without duplicates; one on both sides of a union belongs to the left."""
+    sides = []
+    for part in (rule.left, rule.right):
+        distinct: dict[tuple[int, int], Pair] = {}
+        for p in pairs_of(part, targets, sources, batch=batch, grid=grid):
+            distinct.setdefault((p.target, p.source), p)
+        sides.append(distinct)
+    left, right = sides
+    if isinstance(rule, Intersection):
+        kept = [p for ends, p in left.items() if ends in right]
+    elif isinstance(rule, Difference):
+        kept = [p for ends, p in left.items() if ends not in right]
+    if not isinstance(rule, Union):
+        return [p._replace(place=(flat(rule.left, p.place, sources),)) if rule.pairs else p for p in kept]
+    same = rule.left.axes == rule.right.axes
+    made = []
+    for number, (part, side) in enumerate(((rule.left, left), (rule.right, right))):
+        for ends, p in side.items():
+            if number and ends in left:
+                continue
+            place = (number * (rule.left.pairs or 0) + flat(part, p.place, sources),) if rule.pairs else ()
+            relation = p.relation + number * rule.left.relations
+            made.append(p._replace(relation=relation, offset=p.offset if same else (), place=place))
+    return made
+
+
+def flat(rule: Neighbours, place: tuple[int, ...], sources: int) -> int:
+    """The number of a pair of the fixed ones that stand in the cases' expressions."""
+    width = sources if isinstance(rule, Full) else getattr(rule, "max_tokens", None)
+    return place[0] * width + place[1] if width else place[0]
+
+
 def border(kind: str, cell: int, n: int) -> int | None:
     """The cell that stands for one outside the grid; None where there is none."""
     if 0 <= cell < n:
@@ -128,11 +189,19 @@ def graphs(batch: Any, targets: int, sources: int) -> Iterator[tuple[list[int], 
         yield [i for i in range(targets) if at_target[i] == g], [j for j in range(sources) if at_source[j] == g]
 
 
-def in_a_row(rule: AllTokens | Window, own: list[int], others: list[int]) -> Iterator[Pair]:
+def in_a_row(rule: AllTokens | Window | Blocks | Global, own: list[int], others: list[int]) -> Iterator[Pair]:
     """Pairs of one sequence: target number i sits at slot i + M - N."""
     n, m = len(own), len(others)
     for i, j in itertools.product(range(n), range(m)):
         offset = j - (i + m - n)
+        if isinstance(rule, Blocks):
+            if in_block(rule, 0, i, j):
+                yield Pair(others[j], own[i], offset=(j - i,))
+            continue
+        if isinstance(rule, Global):
+            if i < rule.count or j < rule.count:
+                yield Pair(others[j], own[i], offset=(offset,))
+            continue
         if isinstance(rule, Window):
             step, rest = divmod(offset, rule.dilation)
             if rest == 0 and -rule.left <= step <= rule.right:

@@ -13,8 +13,8 @@ import torch
 
 from helpers.compare import agree, run
 from mpnn import MessagePassing, attend, plan
-from mpnn.kernels import flex
-from mpnn.neighbours import AllTokens, Grid, Neighbours, Window
+from mpnn.kernels import edge_softmax, flex, merge
+from mpnn.neighbours import AllTokens, Blocks, Graph, Grid, Neighbours, Window
 from mpnn.weights import QKSoftmax
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
@@ -28,6 +28,8 @@ RULES: dict[str, tuple[Neighbours, int, int]] = {
     "causal of two lengths": (AllTokens(causal=True), 100, 150),
     "plane": (Grid((15, 18), 5), 270, 270),
     "clamped plane": (Grid((12, 14), 3, dilation=2, border="clamp"), 168, 168),
+    "blocks": (Blocks(50, shift=9, halo=4), 260, 260),
+    "blocks of a plane": (Blocks((4, 5), grid=(12, 15), halo=1), 180, 180),
     "strided line": (Grid(260, 4, stride=2, padding=1), 130, 260),
 }
 RAGGED = torch.arange(4).repeat_interleave(torch.tensor([100, 1, 130, 3]))
@@ -78,6 +80,17 @@ def test_gradients(name: str, masked: bool) -> None:
     expected = [run(lambda: call("reference"), leaves, twice) for twice in (False, True)]
     for twice in (False, True):
         agree(run(lambda: call("flex"), leaves, twice), expected[twice], torch.float32)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_part_of_a_union(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined with edges by log-sum-exp: FlexAttention's backward with the joint output."""
+    monkeypatch.setattr(merge, "PARTS", [flex, edge_softmax])
+    rule = Window(20, 5) | Graph(torch.randint(0, 150, (2, 400)), 150)
+    mask = torch.rand(2, 150) < 0.6 if masked else None
+    leaves = {n: t.requires_grad_() for n, t in zip("qkv", tensors(150, 150), strict=True)}
+    call = lambda kernel: attend(*leaves.values(), rule, mask=mask, kernel=kernel)  # noqa: E731
+    agree(run(lambda: call("merge"), leaves), run(lambda: call("reference"), leaves), torch.float32)
 
 
 def test_a_graph_that_is_kept_runs_backward_twice() -> None:

@@ -13,7 +13,7 @@ from helpers.attention import VARIANTS, Attention
 from helpers.calls import trial
 from helpers.compare import agree, run
 from mpnn import attend, plan, use_kernels
-from mpnn.kernels import triton_attention
+from mpnn.kernels import merge, triton_attention
 from mpnn.neighbours import Graph, Window
 from mpnn.plan import NAMES
 
@@ -143,6 +143,19 @@ def test_layers(place: str, rule: str, masks: dict[str, str]) -> None:
             found += [run(call, call.leaves, twice=True), run(call, call.leaves)]
     agree(found[0], found[2], torch.float32)
     agree(found[1], found[3], torch.float32)
+
+
+def test_parts_of_a_union(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined by log-sum-exp: the backward with the joint output."""
+    monkeypatch.setattr(merge, "PARTS", [triton_attention])
+    rule = Window(1) | Graph(torch.randint(0, 8, (2, 20)), 8)
+    leaves = dict(zip("qkv", tensors(8, 8, 2, 2, 4, 3, torch.float32), strict=True))
+    mask = torch.arange(8) != 3
+    results = [
+        run(lambda n=name: attend(*leaves.values(), rule, mask=mask, kernel=n), leaves)
+        for name in ("merge", "reference")
+    ]
+    agree(*results, torch.float32)
 
 
 def test_transforms() -> None:
