@@ -124,11 +124,14 @@ class MessagePassing(nn.Module):
         edges |= {n: given.pop(n, None) for n in ("edge_type", "edge_weight")}
         with torch.no_grad():
             call = bind(self.neighbours, self.weight, self.training, x, edges, given)
-        bound = call.targets * self.neighbours.degree(call.targets, call.sources)
-        listed = call.explicit is not None or bound <= 1 << 24
+        spec = spec_of(call, self.weight)
+        parts = []
+        for rule in self.neighbours.parts() if spec.union else ():  # type: ignore[operator]
+            alone = call.again()
+            alone.neighbours, alone.explicit = rule, None
+            parts.append(_count(alone))
         parameters = sum(p.numel() for p in self.weight.parameters())
-        count = len(call.all_edges()) if listed else bound
-        return explain(spec_of(call, self.weight), forced(self.kernel), count, parameters)
+        return explain(spec, forced(self.kernel), _count(call), parameters, parts)
 
     def _key(self, x: Tensor, edge_index: Any) -> tuple | None:
         """What a call of tokens alone depends on besides their values; None where calls are not remembered."""
@@ -190,3 +193,9 @@ class _Repeat:
 def _blank(x: Tensor) -> Tensor:
     """A tensor of the same shape and dtype that keeps no memory alive."""
     return x.detach().new_zeros(()).expand(x.shape)
+
+
+def _count(call: Call) -> int:
+    """The edges of a call, or a bound where there are too many to list for a plan."""
+    bound = call.targets * call.neighbours.degree(call.targets, call.sources)
+    return len(call.all_edges()) if call.explicit is not None or bound <= 1 << 24 else bound

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
 
 from mpnn.checks import one_of
-from mpnn.kernels import KERNELS, Kernel, Spec
+from mpnn.kernels import KERNELS, Kernel, Spec, merge
 
 NAMES = tuple(k.name for k in KERNELS)
 BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
+DENSE = ("linear", "conv", "sdpa", "tiles", "merge")  # kernels that list no edges
 _forced: tuple[str, ...] = ()  # a plain global, which torch.compile reads and guards on; a ContextVar it does not
 
 
@@ -25,7 +26,7 @@ class Plan:
     cannot) ·
     ``edges`` pairs that meet, per batch entry · ``flops``, ``bytes`` an estimate for one forward of the whole batch ·
     ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call in
-    values.
+    values · ``parts`` the plans of a union's disjoint parts.
 
     Example::
 
@@ -44,6 +45,7 @@ class Plan:
     bytes: int
     supports: tuple[str, ...]
     spec: Spec
+    parts: tuple[Plan, ...] = ()
 
     def __str__(self) -> str:
         s = self.spec
@@ -56,6 +58,8 @@ class Plan:
             width,
             f"→ {self.kernel}   {self.flops:,} FLOPs, {self.bytes:,} bytes; {', '.join(self.supports)}",
         ]
+        for p in self.parts:
+            lines.append(f"    {p.spec.neighbours}, {p.edges:,} edges → {p.kernel}   {p.flops:,} FLOPs")
         lines += [f"  not {name}: {'; '.join(why)}" for name, why in self.reasons.items()]
         return "\n".join(lines)
 
@@ -130,20 +134,31 @@ def _refuse(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[s
     )
 
 
-def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int) -> Plan:
-    """The plan of a call with so many edges and parameters."""
+def explain(spec: Spec, allowed: tuple[str, ...], edges: int, parameters: int, parts: Sequence[int] = ()) -> Plan:
+    """The plan of a call with so many edges and parameters; ``parts``: the edges of each part of a union."""
     kernel, reasons = choose(spec, allowed)
+    joined = []
+    for part, count in zip(spec.union, parts, strict=False) if kernel == merge.name else ():
+        chosen = merge.which(part)
+        assert chosen is not None
+        joined.append(_plan(part, chosen.name, {}, count, 0))
+    return _plan(spec, kernel, reasons, edges, parameters, tuple(joined))
+
+
+def _plan(
+    spec: Spec, kernel: str, reasons: dict[str, list[str]], edges: int, parameters: int, parts: tuple[Plan, ...] = ()
+) -> Plan:
     size = {"float64": 8, "float16": 2, "bfloat16": 2}.get(spec.dtype, 4)
     if spec.family == "groups":
         flops = 2 * edges * spec.batch * spec.channels * spec.out_channels // spec.parts
     else:
         flops = 2 * edges * spec.batch * (spec.out_channels + spec.parts * spec.score_channels)
     tokens = spec.batch * (spec.sources * spec.channels + spec.targets * spec.out_channels)
-    listed = 0 if kernel in ("linear", "conv", "sdpa") else 16 * edges
+    listed = 0 if kernel in DENSE else 16 * edges
     able = [
         t
         for t in ("vmap", "grad", "jvp")
         if not BY_NAME[kernel].unsupported(dataclasses.replace(spec, transforms=(t,)))
     ]
     supports = ("backward", "double backward", *able)
-    return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, supports, spec)
+    return Plan(kernel, reasons, edges, flops, (tokens + parameters) * size + listed, supports, spec, parts)

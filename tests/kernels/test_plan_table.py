@@ -83,7 +83,7 @@ def test_a_forced_layer_never_falls_back() -> None:
         layer(x)
     with pytest.raises(ValueError, match="linear: needs Full or AllTokens with Static"):
         layer.plan(x)
-    with pytest.raises(ValueError, match=r"got conv \(conv: .*sdpa, reference can"):
+    with pytest.raises(ValueError, match=r"got conv \(conv: .*sdpa, tiles, reference can"):
         attend(x[None], x[None], x[None], AllTokens(), kernel="conv")
     free = MessagePassing(AllTokens(), QKSoftmax(4, 2))
     with use_kernels("spmm", "linear"), pytest.raises(ValueError, match="got spmm or linear"):
@@ -120,7 +120,7 @@ def test_a_plan_reads_like_explain() -> None:
     lines = str(made).splitlines()
     assert "Window × QKSoftmax" in lines[0] and "batch 8, 100 targets × 100 sources, 297 edges" in lines[0]
     assert lines[1] == "64 → 64 channels, 4 heads, float32 on cpu"
-    assert lines[2].startswith("→ edge_softmax") and "FLOPs" in lines[2] and "double backward" in lines[2]
+    assert lines[2].startswith("→ tiles") and "FLOPs" in lines[2] and "double backward" in lines[2]
     against = dict(line.removeprefix("  not ").split(": ", 1) for line in lines[3:])
     assert set(against) == set(made.reasons) and "every pair of tokens" in against["sdpa"]
     assert all(len(line) < 500 for line in lines)
