@@ -28,6 +28,10 @@ DEVICES = ("cuda",)  # "cpu" too in the tests of its forward; on the CPU FlexAtt
 BLOCK = 128  # tokens of a block; twice as many where there would be too many blocks
 BLOCKS = 1 << 24  # entries of the table of blocks
 HEADS = 65_535  # heads of all batch entries in one launch
+FIELDS = (  # of a BlockMask, besides its function
+    "seq_lengths", "kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices",
+    "full_q_num_blocks", "full_q_indices", "BLOCK_SIZE",
+)  # fmt: skip
 PROGRAMS = 64  # shapes and dtypes for which FlexAttention may be compiled
 
 
@@ -140,8 +144,9 @@ def block_mask(call: Call) -> Any:
     mask = call.source_mask
     if mask is None:
         return made[0]
-    lead = mask.expand(*call.lead, call.sources).reshape(-1, call.sources) if mask.ndim > 1 else mask[None]
-    return _masked(made, lead)
+    mask = mask.expand(*call.lead, call.sources).reshape(-1, call.sources) if mask.ndim > 1 else mask[None]
+    _, blocks, sees = made
+    return _masked(blocks, sees, mask.contiguous())
 
 
 @lru_cache(maxsize=16)
@@ -152,7 +157,7 @@ def _made(rule: Neighbours, targets: int, sources: int, grid: Any, device: torch
 
 
 def _blocks(boxes: Boxes) -> tuple[Any, ...]:
-    """(BlockMask, what it was made of)."""
+    """(BlockMask, one without full blocks, for calls with a mask of sources, what decides in a block)."""
     targets, place = boxes.low.shape[1], boxes.places()
     sources, block = place.shape[1], BLOCK
     while (targets // block) * (sources // block) > BLOCKS:
@@ -164,7 +169,7 @@ def _blocks(boxes: Boxes) -> tuple[Any, ...]:
         tensors += [boxes.low % step, place % step]
     sees = _inside([t.to(torch.int32) for t in tensors], len(boxes.size))
     shape = (targets, sources), block
-    return _block_mask(some & ~every, every, sees, *shape), sees, some, shape
+    return _block_mask(some & ~every, every, sees, *shape), _block_mask(some, some & False, sees, *shape), sees
 
 
 def _block_mask(partial: Tensor, full: Tensor, sees: Any, lengths: tuple[int, int], block: int) -> Any:
@@ -198,13 +203,13 @@ def _inside(tensors: list[Tensor], axes: int) -> Callable[..., Tensor]:
     return sees
 
 
-def _masked(made: tuple[Any, ...], taken: Tensor) -> Any:
-    """The same with a mask of sources, bool (B or 1, M): no block is full."""
-    _, sees, some, shape = made
+def _masked(blocks: Any, sees: Callable[..., Tensor], taken: Tensor) -> Any:
+    """The same blocks with a mask of sources, bool (B or 1, M)."""
+    from torch.nn.attention.flex_attention import BlockMask
+
     batched = taken.shape[0] > 1
-    taken = taken.contiguous()
 
     def unmasked(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return sees(b, h, i, j) & taken[b if batched else 0, j]
 
-    return _block_mask(some, torch.zeros_like(some), unmasked, *shape)
+    return BlockMask(**{name: getattr(blocks, name) for name in FIELDS}, mask_mod=unmasked)

@@ -108,11 +108,12 @@ class Rows:
         out = _empty(query, targets, value.shape[-1])
         lse = torch.empty(entries, heads, targets, device=query.device)
         bias, strides = self._bias(query)
-        if lse.numel():
-            passes.forward[(lse.numel(),)](
-                query, key, value, self.csr.start, self.csr.col, bias, out, lse, self.scale, targets, heads,
-                width, value.shape[-1], *_strides(query, key, value, out), *strides, **self._sizes(width, value),
-            )  # fmt: skip
+        with torch.cuda.device_of(query):  # Triton launches on the current device
+            if lse.numel():
+                passes.forward[(lse.numel(),)](
+                    query, key, value, self.csr.start, self.csr.col, bias, out, lse, self.scale, targets, heads,
+                    width, value.shape[-1], *_strides(query, key, value, out), *strides, **self._sizes(width, value),
+                )  # fmt: skip
         return out, lse
 
     def backward(
@@ -123,21 +124,22 @@ class Rows:
         query, key, value, grad = (_rows(t) for t in (query, key, value, grad))
         entries, heads, targets, width = query.shape
         sources, lse = key.shape[2], lse.to(torch.float32).contiguous()
-        delta = (grad.float() * out.float()).sum(-1)
+        delta = (grad.float() * out.float()).sum(-1).contiguous()
         made = _empty(query, targets, width), _empty(query, sources, width), _empty(query, sources, value.shape[-1])
         bias, strides = self._bias(query)
         sizes, read = self._sizes(width, value), (query, key, value, grad)
-        if lse.numel():
-            passes.rows[(lse.numel(),)](
-                *read, self.csr.start, self.csr.col, bias, lse, delta, made[0], self.scale, targets, heads,
-                width, value.shape[-1], *_strides(*read, made[0]), *strides, **sizes,
-            )  # fmt: skip
-        if entries * heads * sources:
-            other = self.csr.transpose
-            passes.columns[(entries * heads * sources,)](
-                *read, other.start, other.col, other.order, bias, lse, delta, *made[1:], self.scale, targets, sources,
-                heads, width, value.shape[-1], *_strides(*read, *made[1:]), *strides, **sizes,
-            )  # fmt: skip
+        with torch.cuda.device_of(query):
+            if lse.numel():
+                passes.rows[(lse.numel(),)](
+                    *read, self.csr.start, self.csr.col, bias, lse, delta, made[0], self.scale, targets, heads,
+                    width, value.shape[-1], *_strides(*read, made[0]), *strides, **sizes,
+                )  # fmt: skip
+            if entries * heads * sources:
+                other = self.csr.transpose
+                passes.columns[(entries * heads * sources,)](
+                    *read, other.start, other.col, other.order, bias, lse, delta, *made[1:], self.scale, targets,
+                    sources, heads, width, value.shape[-1], *_strides(*read, *made[1:]), *strides, **sizes,
+                )  # fmt: skip
         return made
 
     def _bias(self, query: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -117,7 +117,7 @@ def test_blocks_are_those_that_torch_finds(name: str) -> None:
     from torch.nn.attention.flex_attention import create_block_mask
 
     rule, targets, sources = RULES[name]
-    mask, sees, _, _ = flex._made(rule, targets, sources, None, torch.device("cpu"))
+    mask, _, sees = flex._made(rule, targets, sources, None, torch.device("cpu"))
     theirs = create_block_mask(sees, None, None, targets, sources, device="cpu")
     assert mask.shape == theirs.shape and mask.BLOCK_SIZE == theirs.BLOCK_SIZE
     full = [dense(m.full_kv_num_blocks, m.full_kv_indices) for m in (mask, theirs)]
@@ -153,6 +153,7 @@ def test_a_block_mask_is_kept_for_the_next_call() -> None:
     given = tensors(150, 150)
     for rule in (Window(7), Window(7), Window(8), Window(7)):
         attend(*given, rule, kernel="flex")
+        attend(*given, rule, mask=torch.rand(150) < 0.5, kernel="flex")  # another mask, the same blocks
     assert flex._made.cache_info().misses == 2
 
 
