@@ -6,7 +6,9 @@ that recompute the weights, without atomics (:mod:`mpnn.triton_passes`). Masks a
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from mpnn.csr import Csr
 from mpnn.kernels.base import Call
+from mpnn.memo import lasting, outside
 from mpnn.partial import attention, per_entry
 from mpnn.scores import given_bias, module_bias
 from mpnn.spec import Spec
@@ -23,6 +26,7 @@ INSTALLED = importlib.util.find_spec("triton") is not None
 DEVICES = ("cuda",)  # Triton's interpreter adds "cpu", in the tests
 PROGRAMS = 2**31 - 1  # of one launch
 WIDEST = 256  # channels of a head that a program holds
+LONG = 512  # edges of a row beyond which several programs share it
 TILE = 2048  # numbers of keys that a program holds at once
 
 
@@ -93,6 +97,48 @@ def edge_bias(call: Call, csr: Csr) -> Tensor | None:
     return bias.reshape(-1, *bias.shape[-2:]).contiguous()
 
 
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The rows of a Csr as a launch takes them, long ones cut into pieces of ``LONG`` edges."""
+
+    count: int
+    tensors: tuple[Tensor, ...]  # of each line: its row, its first edge, the one after its last, its place in the side
+    pieces: int = 0  # lines that are pieces of long rows
+    long: Tensor | None = None  # these rows
+    first_piece: Tensor | None = None  # and where each one's pieces begin, and the last one's end
+
+    @staticmethod
+    def of(csr: Csr) -> Lines:
+        """Made once for a Csr."""
+        key = ("lines", LONG)
+        if key not in csr.cache:
+            with outside() if lasting(csr.row) else nullcontext():
+                csr.cache[key] = Lines._made(csr)
+        return csr.cache[key]
+
+    @staticmethod
+    def _made(csr: Csr) -> Lines:
+        edges = csr.offsets.diff()
+        parts = (-(-edges // LONG)).clamp(min=1)
+        long = (parts > 1).nonzero().squeeze(-1)
+        if not len(long):
+            return Lines(len(edges), (csr.start, csr.start, csr.start[1:], csr.start))
+        owner = torch.repeat_interleave(torch.arange(len(edges), device=edges.device), parts)
+        nth = torch.arange(len(owner), device=owner.device) - (parts.cumsum(0) - parts)[owner]
+        start = csr.offsets[owner] + nth * LONG
+        stop = torch.minimum(start + LONG, csr.offsets[owner + 1])
+        piece = parts[owner] > 1
+        slot = torch.where(piece, piece.cumsum(0) - 1, -1)
+        first_piece = torch.nn.functional.pad(parts[long].cumsum(0), (1, 0))
+        return Lines(len(owner), (owner, start, stop, slot), int(first_piece[-1]), long, first_piece)
+
+    def side(self, like: Tensor, *width: int) -> Tensor:
+        """Room for what pieces find, float32 (B, heads, pieces, width); without pieces any tensor."""
+        if not self.pieces:
+            return like
+        return torch.empty(*like.shape[:2], self.pieces, *width, dtype=torch.float32, device=like.device)
+
+
 class Rows:
     """The attention of listed edges, a :class:`~mpnn.partial.Part`."""
 
@@ -104,15 +150,23 @@ class Rows:
         from mpnn import triton_passes as passes
 
         query, key, value = (_rows(t) for t in (query, key, value))
-        entries, heads, targets, width = query.shape
-        out = _empty(query, targets, value.shape[-1])
-        lse = torch.empty(entries, heads, targets, device=query.device)
-        bias, strides = self._bias(query)
+        (entries, heads, targets, width), own = query.shape, value.shape[-1]
+        out = _empty(query, targets, own)
+        lse = torch.empty(entries, heads, targets, dtype=torch.float32, device=query.device)
+        if not lse.numel():
+            return out, lse
+        lines, (bias, strides), sizes = Lines.of(self.csr), self._bias(query), self._sizes(width, value)
+        side, side_lse = lines.side(query, own), lines.side(query)
         with torch.cuda.device_of(query):  # Triton launches on the current device
-            if lse.numel():
-                passes.forward[(lse.numel(),)](
-                    query, key, value, self.csr.start, self.csr.col, bias, out, lse, self.scale, targets, heads,
-                    width, value.shape[-1], *_strides(query, key, value, out), *strides, **self._sizes(width, value),
+            passes.forward[(entries * heads * lines.count,)](
+                query, key, value, *lines.tensors, self.csr.col, bias, out, lse, side, side_lse, self.scale,
+                lines.count, lines.pieces, targets, heads, width, own, *_strides(query, key, value, out), *strides,
+                SPLIT=lines.pieces > 0, **sizes,
+            )  # fmt: skip
+            if lines.long is not None:
+                passes.join[(entries * heads * len(lines.long),)](
+                    side, side_lse, lines.long, lines.first_piece, out, lse, len(lines.long), lines.pieces, targets,
+                    heads, own, *_strides(out), DV=sizes["DV"],
                 )  # fmt: skip
         return out, lse
 
@@ -122,25 +176,31 @@ class Rows:
         from mpnn import triton_passes as passes
 
         query, key, value, grad = (_rows(t) for t in (query, key, value, grad))
-        entries, heads, targets, width = query.shape
-        sources, lse = key.shape[2], lse.to(torch.float32).contiguous()
-        delta = (grad.float() * out.float()).sum(-1).contiguous()
-        made = _empty(query, targets, width), _empty(query, sources, width), _empty(query, sources, value.shape[-1])
-        bias, strides = self._bias(query)
-        sizes, read = self._sizes(width, value), (query, key, value, grad)
+        (entries, heads, targets, width), own = query.shape, value.shape[-1]
+        lse, delta = lse.to(torch.float32).contiguous(), (grad.float() * out.float()).sum(-1).contiguous()
+        made = [_empty(query, t.shape[2], t.shape[3]) for t in (query, key, value)]
+        (bias, strides), sizes, read = self._bias(query), self._sizes(width, value), (query, key, value, grad)
+        numbers, other = (targets, heads, width, own), self.csr.transpose
         with torch.cuda.device_of(query):
-            if lse.numel():
-                passes.rows[(lse.numel(),)](
-                    *read, self.csr.start, self.csr.col, bias, lse, delta, made[0], self.scale, targets, heads,
-                    width, value.shape[-1], *_strides(*read, made[0]), *strides, **sizes,
+            if made[0].numel():
+                lines = Lines.of(self.csr)
+                side = lines.side(query, width)
+                passes.rows[(entries * heads * lines.count,)](
+                    *read, *lines.tensors, self.csr.col, bias, lse, delta, made[0], side, self.scale, lines.count,
+                    lines.pieces, *numbers, *_strides(*read, made[0]), *strides, SPLIT=lines.pieces > 0, **sizes,
                 )  # fmt: skip
-            if entries * heads * sources:
-                other = self.csr.transpose
-                passes.columns[(entries * heads * sources,)](
-                    *read, other.start, other.col, other.order, bias, lse, delta, *made[1:], self.scale, targets,
-                    sources, heads, width, value.shape[-1], *_strides(*read, *made[1:]), *strides, **sizes,
+                _add(lines, side, made[0], sizes["D"])
+            if made[1].numel() or made[2].numel():
+                lines = Lines.of(other)
+                sides = lines.side(query, width), lines.side(query, own)
+                passes.columns[(entries * heads * lines.count,)](
+                    *read, *lines.tensors, other.col, other.order, bias, lse, delta, *made[1:], *sides, self.scale,
+                    lines.count, lines.pieces, *numbers, *_strides(*read, *made[1:]), *strides,
+                    SPLIT=lines.pieces > 0, **sizes,
                 )  # fmt: skip
-        return made
+                _add(lines, sides[0], made[1], sizes["D"])
+                _add(lines, sides[1], made[2], sizes["DV"])
+        return made[0], made[1], made[2]
 
     def _bias(self, query: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """The bias and its strides of an entry and a head; without one, any tensor stands in its place."""
@@ -157,6 +217,16 @@ class Rows:
         edges = max(8, min(mean, TILE // max(d, dv)))
         warps = min(4, max(1, edges * max(d, dv) // 512))
         return {"BIASED": self.bias is not None, "D": d, "DV": dv, "EDGES": edges, "num_warps": warps}
+
+
+def _add(lines: Lines, side: Tensor, out: Tensor, size: int) -> None:
+    """Sum what the pieces of long rows found."""
+    from mpnn import triton_passes as passes
+
+    if lines.long is not None:
+        entries, heads, _, width = out.shape
+        rest = len(lines.long), lines.pieces, heads, width, *_strides(out)
+        passes.add[(entries * heads * len(lines.long),)](side, lines.long, lines.first_piece, out, *rest, D=size)
 
 
 def _power(n: int) -> int:

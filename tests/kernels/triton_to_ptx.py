@@ -13,11 +13,19 @@ from mpnn import triton_passes as passes
 
 # (dtype, a bias, index type, tile, numbers that Triton would know when it compiles since they are 1)
 CASES = (
-    ("fp32", False, "i32", {"D": 16, "DV": 32, "EDGES": 64}, ()),
-    ("bf16", True, "i64", {"D": 64, "DV": 64, "EDGES": 8}, ("heads", "targets", "width", "value_width", "k_n")),
+    ("fp32", False, "i32", {"SPLIT": False, "D": 16, "DV": 32, "EDGES": 64}, ()),
+    (
+        "bf16",
+        True,
+        "i64",
+        {"SPLIT": True, "D": 64, "DV": 64, "EDGES": 8},
+        ("heads", "targets", "width", "value_width", "k_n"),
+    ),
 )
-FLOATS = ("lse", "delta")
-INDICES = ("start", "column")
+FLOATS = ("lse", "delta", "side", "side_lse", "key_side", "value_side")
+INDICES = ("start", "stop", "column")
+NUMBERS = ("lines", "pieces", "longs", "targets", "heads", "width", "value_width")
+LINES = ("owner", "slot", "place", "long", "first_piece")
 
 
 def kinds(pass_, known: dict[str, object], dtype: str, index: str) -> dict[str, str]:  # type: ignore[no-untyped-def]
@@ -34,18 +42,19 @@ def kinds(pass_, known: dict[str, object], dtype: str, index: str) -> dict[str, 
             found[name] = "*fp32"
         elif name in INDICES:
             found[name] = f"*{index}"
-        elif name == "place":
+        elif name in LINES:
             found[name] = "*i64"
-        elif name in ("targets", "sources", "heads", "width", "value_width") or name[-2:] in ("_b", "_h", "_n"):
+        elif name in NUMBERS or name[-2:] in ("_b", "_h", "_n"):
             found[name] = "i32"
         else:
             found[name] = f"*{dtype}"
     return found
 
 
-for pass_ in (passes.forward, passes.rows, passes.columns):
+for pass_ in (passes.forward, passes.rows, passes.columns, passes.join, passes.add):
     for dtype, biased, index, tile, ones in CASES:
-        known = {"BIASED": biased, **tile} | {name: 1 for name in ones if name in pass_.arg_names}
+        known = {"BIASED": biased, **tile} | dict.fromkeys(ones, 1)
+        known = {name: value for name, value in known.items() if name in pass_.arg_names}
         made = triton.compile(
             ASTSource(pass_, kinds(pass_, known, dtype, index), known), target=GPUTarget("cuda", 90, 32)
         )
