@@ -6,9 +6,7 @@ that recompute the weights, without atomics (:mod:`mpnn.triton_passes`). Masks a
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from mpnn.csr import Csr
 from mpnn.kernels.base import Call
-from mpnn.memo import lasting, outside
+from mpnn.lines import Lines
 from mpnn.partial import attention, per_entry
 from mpnn.scores import given_bias, module_bias
 from mpnn.spec import Spec
@@ -26,7 +24,6 @@ INSTALLED = importlib.util.find_spec("triton") is not None
 DEVICES = ("cuda",)  # Triton's interpreter adds "cpu", in the tests
 PROGRAMS = 2**31 - 1  # of one launch
 WIDEST = 256  # channels of a head that a program holds
-LONG = 512  # edges of a row beyond which several programs share it
 TILE = 2048  # numbers of keys that a program holds at once
 
 
@@ -97,48 +94,6 @@ def edge_bias(call: Call, csr: Csr) -> Tensor | None:
     return bias.reshape(-1, *bias.shape[-2:]).contiguous()
 
 
-@dataclasses.dataclass(frozen=True)
-class Lines:
-    """The rows of a Csr as a launch takes them, long ones cut into pieces of ``LONG`` edges."""
-
-    count: int
-    tensors: tuple[Tensor, ...]  # of each line: its row, its first edge, the one after its last, its place in the side
-    pieces: int = 0  # lines that are pieces of long rows
-    long: Tensor | None = None  # these rows
-    first_piece: Tensor | None = None  # and where each one's pieces begin, and the last one's end
-
-    @staticmethod
-    def of(csr: Csr) -> Lines:
-        """Made once for a Csr."""
-        key = ("lines", LONG)
-        if key not in csr.cache:
-            with outside() if lasting(csr.row) else nullcontext():
-                csr.cache[key] = Lines._made(csr)
-        return csr.cache[key]
-
-    @staticmethod
-    def _made(csr: Csr) -> Lines:
-        edges = csr.offsets.diff()
-        parts = (-(-edges // LONG)).clamp(min=1)
-        long = (parts > 1).nonzero().squeeze(-1)
-        if not len(long):
-            return Lines(len(edges), (csr.start, csr.start, csr.start[1:], csr.start))
-        owner = torch.repeat_interleave(torch.arange(len(edges), device=edges.device), parts)
-        nth = torch.arange(len(owner), device=owner.device) - (parts.cumsum(0) - parts)[owner]
-        start = csr.offsets[owner] + nth * LONG
-        stop = torch.minimum(start + LONG, csr.offsets[owner + 1])
-        piece = parts[owner] > 1
-        slot = torch.where(piece, piece.cumsum(0) - 1, -1)
-        first_piece = torch.nn.functional.pad(parts[long].cumsum(0), (1, 0))
-        return Lines(len(owner), (owner, start, stop, slot), int(first_piece[-1]), long, first_piece)
-
-    def side(self, like: Tensor, *width: int) -> Tensor:
-        """Room for what pieces find, float32 (B, heads, pieces, width); without pieces any tensor."""
-        if not self.pieces:
-            return like
-        return torch.empty(*like.shape[:2], self.pieces, *width, dtype=torch.float32, device=like.device)
-
-
 class Rows:
     """The attention of listed edges, a :class:`~mpnn.partial.Part`."""
 
@@ -148,6 +103,7 @@ class Rows:
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """(out, lse) of query (B, heads, N, D), key (B, heads, M, D) and value (B, heads, M, E)."""
         from mpnn import triton_passes as passes
+        from mpnn import triton_pieces as pieces
 
         query, key, value = (_rows(t) for t in (query, key, value))
         (entries, heads, targets, width), own = query.shape, value.shape[-1]
@@ -164,7 +120,7 @@ class Rows:
                 SPLIT=lines.pieces > 0, **sizes,
             )  # fmt: skip
             if lines.long is not None:
-                passes.join[(entries * heads * len(lines.long),)](
+                pieces.join[(entries * heads * len(lines.long),)](
                     side, side_lse, lines.long, lines.first_piece, out, lse, len(lines.long), lines.pieces, targets,
                     heads, own, *_strides(out), DV=sizes["DV"],
                 )  # fmt: skip
@@ -221,12 +177,12 @@ class Rows:
 
 def _add(lines: Lines, side: Tensor, out: Tensor, size: int) -> None:
     """Sum what the pieces of long rows found."""
-    from mpnn import triton_passes as passes
+    from mpnn import triton_pieces as pieces
 
     if lines.long is not None:
         entries, heads, _, width = out.shape
         rest = len(lines.long), lines.pieces, heads, width, *_strides(out)
-        passes.add[(entries * heads * len(lines.long),)](side, lines.long, lines.first_piece, out, *rest, D=size)
+        pieces.add[(entries * heads * len(lines.long),)](side, lines.long, lines.first_piece, out, *rest, D=size)
 
 
 def _power(n: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers.attention import VARIANTS, Attention
 from helpers.calls import trial
 from helpers.compare import agree, run
-from mpnn import attend, plan, use_kernels
+from mpnn import attend, lines, plan, use_kernels
 from mpnn.kernels import merge, triton_attention
 from mpnn.neighbours import Graph, Window
 from mpnn.plan import NAMES
@@ -37,7 +37,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Allowed on the CPU, eight edges at a time and seventeen in a piece, so that a row of twenty takes four rounds."""
     monkeypatch.setattr(triton_attention, "DEVICES", ("cuda", "cpu"))
     monkeypatch.setattr(triton_attention, "TILE", 1)
-    monkeypatch.setattr(triton_attention, "LONG", 17)
+    monkeypatch.setattr(lines, "LONG", 17)
     plan._choose.cache_clear()
     yield
     plan._choose.cache_clear()

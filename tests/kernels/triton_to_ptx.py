@@ -10,6 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from mpnn import triton_passes as passes
+from mpnn import triton_pieces as pieces
 
 # (dtype, a bias, index type, tile, numbers that Triton would know when it compiles since they are 1)
 CASES = (
@@ -51,7 +52,7 @@ def kinds(pass_, known: dict[str, object], dtype: str, index: str) -> dict[str, 
     return found
 
 
-for pass_ in (passes.forward, passes.rows, passes.columns, passes.join, passes.add):
+for pass_ in (passes.forward, passes.rows, passes.columns, pieces.join, pieces.add):
     for dtype, biased, index, tile, ones in CASES:
         known = {"BIASED": biased, **tile} | dict.fromkeys(ones, 1)
         known = {name: value for name, value in known.items() if name in pass_.arg_names}
