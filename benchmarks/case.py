@@ -24,7 +24,8 @@ class Side:
     ``view``: its output in the common layout · ``views``: gradients in the common layout, by the leaf's name; a
     packed leaf becomes a dict of several · ``step``: what training times instead of forward and backward, such as an
     optimiser's step · ``given``: what else it reads (edges, matrices), for the account of memory · ``compiled``: made
-    by a compiler, so that a fresh process would compile it again · ``trains``: False where it has no backward.
+    by a compiler, so that a fresh process would compile it again · ``trains``: False where it has no backward ·
+    ``same``: False where it does the work in parts, so that its values are no gate.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Side:
     given: Sequence[Tensor] = ()
     compiled: bool = False
     trains: bool = True
+    same: bool = True
 
 
 @dataclass(frozen=True)

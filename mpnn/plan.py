@@ -9,7 +9,8 @@ from functools import lru_cache
 
 import torch
 
-from mpnn.checks import one_of
+from mpnn import limits
+from mpnn.checks import one_of, positive
 from mpnn.kernels import KERNELS, Kernel, Spec, merge
 
 NAMES = tuple(k.name for k in KERNELS)
@@ -65,11 +66,15 @@ class Plan:
 
 
 @contextmanager
-def use_kernels(*names: str) -> Iterator[None]:
+def use_kernels(*names: str, block: int | None = None) -> Iterator[None]:
     """Let every layer inside choose among these kernels only; one that can use none of them raises with the reasons.
 
+    Args:
+        names: of kernels; none allows all.
+        block: how many numbers the kernels that work in blocks hold at once (by default 2²², 16 MiB of float32).
+
     Raises:
-        ValueError: for an unknown name, listing the known ones.
+        ValueError: for an unknown name, listing the known ones, and for a block below 1.
 
     Example::
 
@@ -85,11 +90,13 @@ def use_kernels(*names: str) -> Iterator[None]:
     for name in names:
         one_of("kernel", name, NAMES)
     global _forced
-    before, _forced = _forced, tuple(names)
+    before, held = _forced, limits.block
+    _forced = tuple(names)
+    limits.block = held if block is None else positive("block", block)
     try:
         yield
     finally:
-        _forced = before
+        _forced, limits.block = before, held
 
 
 def forced(own: str | None) -> tuple[str, ...]:

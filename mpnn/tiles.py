@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mpnn import limits
 from mpnn.neighbours import Neighbours
 from mpnn.neighbours.base import kept_for
-
-HELD = 1 << 23  # numbers of masks and copied slabs held at once
 
 
 @dataclasses.dataclass
@@ -80,7 +79,7 @@ class Group:
 
     def chunks(self, each: int) -> Iterator[slice]:
         """Slices of tiles, each tile counted as so many numbers held at once."""
-        count, step = self.shape[0], max(1, HELD // max(1, each))
+        count, step = self.shape[0], max(1, 2 * limits.block // max(1, each))
         return (slice(a, min(a + step, count)) for a in range(0, count, step))
 
 
@@ -135,7 +134,8 @@ def _masks(
     found: dict[float, int] = {}
     kept: list[Tensor] = []
     which: list[int] = []
-    for i, j in zip(at.split(max(1, HELD // size)), seen.split(max(1, HELD // size)), strict=True):
+    step = max(1, limits.block // 4 // size)
+    for i, j in zip(at.split(step), seen.split(step), strict=True):
         real = (i >= 0)[:, :, None] & (j >= 0)[:, None, :]
         meets = rule.holds(i.clamp(min=0)[:, :, None], j.clamp(min=0)[:, None, :], targets, sources, tokens) & real
         for mask, mark in zip(meets, (meets.flatten(1).to(weigh.dtype) @ weigh).tolist(), strict=True):

@@ -12,8 +12,8 @@ import torch
 from helpers.attention import Attention, cases
 from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
-from mpnn import use_kernels
-from mpnn.kernels import KERNELS, reference, sdpa, segment
+from mpnn import limits, use_kernels
+from mpnn.kernels import KERNELS, sdpa, segment
 from mpnn.plan import NAMES
 
 NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
@@ -96,7 +96,7 @@ def test_blocks_of_the_reference_agree(place: str, rule: str, monkeypatch: pytes
         with use_kernels("reference"):
             expected = run(call, call.leaves, twice=True)
             with monkeypatch.context() as patch:
-                patch.setattr(reference, "BLOCK", 40)
+                patch.setattr(limits, "block", 40)
                 found = differences(run(call, call.leaves, twice=True), expected, torch.float64)
         wrong += [f"{mode}: {text}" for text in found]
     assert not wrong, "\n".join(wrong)
@@ -111,7 +111,7 @@ def test_attend_is_the_oracle_on_every_kernel(place: str, variant: str, monkeypa
         mine = run(lambda kernel=kernel: call(kernel=kernel), call.leaves)
         wrong += [f"{kernel}: {text}" for text in differences(mine, expected, torch.float64)]
     with use_kernels("reference"), monkeypatch.context() as patch:
-        patch.setattr(reference, "BLOCK", 40)
+        patch.setattr(limits, "block", 40)
         mine = run(call, call.leaves)
         wrong += [f"blocks: {text}" for text in differences(mine, expected, torch.float64)]
     assert not wrong, "\n".join(wrong)

@@ -291,12 +291,11 @@ MEMORY = """
 import resource, sys, torch
 from torch import nn
 from mpnn import MessagePassing, use_kernels
-from mpnn.kernels import reference
 from mpnn.neighbours import Graph
 from mpnn.weights import EdgeLearned, SharedKernel
 torch.set_num_threads(1)
 
-def run(nodes, edges, kernel):
+def run(nodes, edges, kernel, block=None):
     index = torch.randint(nodes, (2, edges))
     x = torch.randn(nodes, 64, requires_grad=True)
     if sys.argv[1] == "rgcn":
@@ -305,14 +304,13 @@ def run(nodes, edges, kernel):
     else:
         layer = MessagePassing(Graph(), EdgeLearned(64, 64, nn.Linear(4, 64 * 64)))
         given = {"edge_attr": torch.randn(edges, 4)}
-    with use_kernels(*kernel):
+    with use_kernels(*kernel, block=block):
         layer(x, index, **given).square().sum().backward()
 
 kernel = [] if sys.argv[2] == "chosen" else [sys.argv[2]]
-size, reference.BLOCK = reference.BLOCK, 1 << 12  # all that is imported when first used is there before
+# all that is imported when first used is there before
 run(10, 20, kernel)
-run(10, 20, ['reference'])
-reference.BLOCK = size
+run(10, 20, ['reference'], 1 << 12)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 run(2000, 75_000 if sys.argv[1] == "rgcn" else 20_000, kernel)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn import limits
 from mpnn.checks import compiling, transforms
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
@@ -24,8 +25,6 @@ from mpnn.segments import segment_max, segment_maximum, segment_sum
 from mpnn.spec import Spec
 
 name = "reference"
-
-BLOCK = 1 << 22  # numbers held at once by a block: 16 MiB of float32; its backward holds a few times that
 
 OneBlock = Callable[[slice | None, Edges, Tensor | None], Tensor]
 
@@ -54,7 +53,7 @@ def edges_each(call: Call) -> int:
         per_edge = call.entries * weight.heads * (3 * call.value.shape[-1] + 4)
     else:
         per_edge = weight.before * weight.after // weight.groups + call.entries * (weight.before + weight.after)
-    return max(1, BLOCK // max(1, per_edge))
+    return max(1, limits.block // max(1, per_edge))
 
 
 def _block(call: Call, rows: slice | None, edges: Edges, slot: Tensor | None, seed: int | None = None) -> Tensor:

@@ -32,7 +32,7 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if spec.device not in DEVICES:
         why.append(f"needs CUDA, and the tokens are on {spec.device}")
-    if not INSTALLED:
+    elif not INSTALLED:
         why.append("Triton is not installed: pip install triton (torch's wheels for CUDA bring it on Linux)")
     if not spec.listed:
         why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")

@@ -64,6 +64,10 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan._choose.cache_clear()
     chosen, reasons = choose(spec)
     assert chosen == "reference" and "pip install" in reasons["segment"][0]
+    monkeypatch.setattr(triton_attention, "INSTALLED", False)
+    plan._choose.cache_clear()
+    chosen, reasons = choose(spec_of("Graph at call", "attention", {"device": "cuda", "dtype": "float32"}))
+    assert chosen == "edge_softmax" and "pip install" in reasons["triton"][0]
     for module, rule in ((spmm, "SharedKernel heads"), (edge_softmax, "attention")):
         monkeypatch.setattr(module, "MKL", False)
         plan._choose.cache_clear()

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from helpers.calls import fixed_targets
 from helpers.cases import PLACES
-from mpnn import Tokens, attend, tiles
+from mpnn import Tokens, attend, limits, use_kernels
 from mpnn.kernels import tiles as kernel
-from mpnn.neighbours import AllTokens, Blocks, Global, Grid, Neighbours, Window
+from mpnn.neighbours import AllTokens, Blocks, Edges, Global, Grid, Neighbours, Window
 from mpnn.positions import ALiBi, RelativeBias
 from mpnn.tiles import Tiles, tiles_of
 
@@ -123,7 +123,7 @@ def test_few_tiles_at_a_time_are_all_at_once(rule: Neighbours, small: int, monke
         whole = attend(q, k, v, rule, kernel="tiles", **given)
         grads = torch.autograd.grad(whole.square().sum(), (q, k, v))
         with monkeypatch.context() as patch:
-            patch.setattr(tiles, "HELD", small)
+            patch.setattr(limits, "block", small)
             parts = attend(q, k, v, rule, kernel="tiles", **given)
             torch.testing.assert_close(parts, whole)
             torch.testing.assert_close(torch.autograd.grad(parts.square().sum(), (q, k, v)), grads)
@@ -131,7 +131,7 @@ def test_few_tiles_at_a_time_are_all_at_once(rule: Neighbours, small: int, monke
 
 def test_dropout_is_the_same_in_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """y is linear in v, so the gradient to v times v gives y · g back, if the same weights are kept."""
-    monkeypatch.setattr(tiles, "HELD", 300)
+    monkeypatch.setattr(limits, "block", 300)
     q, k, v = (torch.randn(2, 2, 40, 4, dtype=torch.float64).requires_grad_() for _ in range(3))
     g = torch.randn(2, 2, 40, 4, dtype=torch.float64)
     y = attend(q, k, v, Window(4), dropout=0.5, kernel="tiles")
@@ -166,3 +166,26 @@ def test_reasons_name_what_tiles_cannot() -> None:
         with pytest.raises(ValueError, match=text):
             attend(q, q, q, given.pop("neighbours", Window(1)), kernel="tiles", **given)
     assert kernel.name == "tiles"
+
+
+def test_memory_is_bounded_by_an_argument() -> None:
+    """A person's own rule runs in blocks of targets of the size that is asked for."""
+    seen: list[int] = []
+
+    class Before(Neighbours):
+        def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
+            i = torch.arange(targets)[rows or slice(None)]
+            seen.append(len(i))
+            target = i.repeat_interleave(i)
+            return Edges(torch.cat([torch.arange(int(n)) for n in i]), target)
+
+    q = torch.randn(1, 2, 40, 4, dtype=torch.float64, requires_grad=True)
+    whole = attend(q, q, q, Before())
+    seen.clear()
+    with use_kernels(block=800):
+        parts = attend(q, q, q, Before())
+    assert max(seen) <= 2 < len(seen)
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), q) for y in (parts, whole)))
+    with pytest.raises(ValueError, match="block ≥ 1"), use_kernels(block=0):
+        pass
