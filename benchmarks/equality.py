@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import FORWARD, TRAIN, Case, Side
+from benchmarks.timing import settle
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def upstream(side: Side, y: Tensor) -> Tensor:
     probe = torch.zeros_like(y).requires_grad_()
     common = side.view(probe)
     generator = torch.Generator().manual_seed(7)
-    common.backward(torch.randn(common.shape, generator=generator, dtype=common.dtype))
+    common.backward(torch.randn(common.shape, generator=generator, dtype=common.dtype).to(common.device))
     assert probe.grad is not None
     return torch.empty_like(y).copy_(probe.grad)
 
@@ -86,7 +89,7 @@ def difference(a: Tensor, b: Tensor, least: float = 0.0) -> float:
     """The largest difference of a from b by the largest entry of b, or by ``least``; inf where shapes differ."""
     if a.shape != b.shape:
         return float("inf")
-    return largest(a - b) / (max(largest(b), least) or 1.0)
+    return largest(a.float() - b.float() if a.dtype in HALF else a - b) / (max(largest(b), least) or 1.0)
 
 
 def differences(own: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, float]:
@@ -122,14 +125,17 @@ def compare(case: Case, *, training: bool = True) -> Gate:
 
 def _results(side: Side, training: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Values and gradients in the common layout by name, and how long the two calls took."""
+    settle()
     start = time.perf_counter()
     y = forward(side)()
+    settle()
     seconds = {FORWARD: time.perf_counter() - start}
     found = {"values": side.view(y).clone()}
     if training:
         gradient = upstream(side, y)
         start = time.perf_counter()
         grads = torch.autograd.grad(side.forward(), list(side.leaves.values()), gradient)
+        settle()
         seconds[TRAIN] = time.perf_counter() - start
         for name, g in zip(side.leaves, grads, strict=True):
             common = side.views[name](g) if name in side.views else g

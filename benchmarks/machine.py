@@ -14,7 +14,7 @@ import torch
 
 import mpnn
 
-LIBRARIES = ("torch", "torch_geometric", "torch_scatter", "numpy", "numba", "pykeops")
+LIBRARIES = ("torch", "torch_geometric", "torch_scatter", "numpy", "numba", "pykeops", "triton")
 
 
 def about() -> dict[str, Any]:
@@ -29,6 +29,17 @@ def about() -> dict[str, Any]:
         "versions": {"mpnn": mpnn.__version__}
         | {name: found for name in LIBRARIES if (found := installed(name)) is not None},
         "commit": commit(),
+    }
+
+
+def gpu() -> dict[str, Any]:
+    """The GPU in the place of the processor, for the head of a result file."""
+    card = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()
+    return {
+        "device": f"{card.name}, {card.total_memory / 2**30:.0f} GiB, {card.multi_processor_count} multiprocessors",
+        "capability": f"sm_{card.major}{card.minor}, CUDA {torch.version.cuda}, cuDNN {cudnn}",
+        "caches": {"L2": card.L2_cache_size},
     }
 
 

@@ -81,8 +81,8 @@ def size(tensors: Any) -> int:
     return sum(storages.values())
 
 
-def measure(side: Side, mode: str) -> Memory:
-    """The memory of the second call of a side; the first one makes what is made once."""
+def measure(side: Side, mode: str, peak_of: Callable[[Callable[[], Any]], tuple[int, Any]] = peak_of) -> Memory:
+    """The memory of the second call of a side; the first one makes what is made once. ``peak_of`` counts it."""
     inputs = [*side.leaves.values(), *side.given]
     call = forward(side)
     if mode == TRAIN:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from benchmarks.case import Work
 from benchmarks.machine import caches
+from benchmarks.timing import seconds_of
 
 ROW = 256  # bytes of a gathered row
 BAG = 64  # rows summed to one, so that reading is all there is
@@ -50,9 +51,7 @@ def fastest(call: Callable[[], Any], seconds: float = 0.3) -> float:
     call()
     best, begun = float("inf"), time.perf_counter()
     while time.perf_counter() - begun < seconds:
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, seconds_of(call))
     return best
 
 

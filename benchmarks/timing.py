@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from benchmarks.machine import Others
 
 LEAST = 0.02  # seconds that one side runs in a round, at least
@@ -64,10 +66,18 @@ class Spread:
         return Spread(middle, low, high)
 
 
+def settle() -> None:
+    """Wait for a GPU that this process uses: calls return before it has done their work."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
 def seconds_of(call: Callable[[], Any]) -> float:
     """One call."""
+    settle()
     start = time.perf_counter()
     call()
+    settle()
     return time.perf_counter() - start
 
 
@@ -79,6 +89,7 @@ def repetitions(call: Callable[[], Any], least: float) -> int:
         start = time.perf_counter()
         for _ in range(number):
             call()
+        settle()
         spent = time.perf_counter() - start
     return max(1, round(number * least / spent) if spent > 2 * least else number)
 
@@ -129,4 +140,5 @@ def _round(call: Callable[[], Any], number: int) -> float:
     start = time.perf_counter()
     for _ in range(number):
         call()
+    settle()
     return (time.perf_counter() - start) / number

@@ -29,6 +29,8 @@ from mpnn.spec import Spec
 name = "sdpa"
 _FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
+ENTRIES = 65_535  # batch entries of one launch: torch's fused kernels fail beyond (pytorch/pytorch#142228, #146704)
+CHUNKED = ("cuda",)  # where they do
 
 
 def unsupported(spec: Spec) -> list[str]:
@@ -96,13 +98,15 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
     again = by_reference(call, reference)
     flash = call.tokens[0].x.device.type == "cpu" and not grouped
+    many = entries > ENTRIES and call.tokens[0].x.device.type in CHUNKED
+    fused = _in_chunks if many else F.scaled_dot_product_attention
 
     def run(x: Tensor) -> Tensor:
         q = rule.query(x).view(heads).transpose(1, 2)
         k, v = rule.key(x).view(fewer).transpose(1, 2), rule.value(x).view(fewer).transpose(1, 2)
         if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
-        elif flash:
+            y = fused(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
+        elif flash and not many:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale)
             if y.grad_fn is not None and y.grad_fn.name() == _FLASH:  # torch's written-out path has every derivative
                 _differentiable_twice(y, again, (q, k, v))
@@ -126,7 +130,7 @@ def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], 
         source_mask = None
     biased = rule.score_bias is not None or "score_bias" in call.nodes
     if source_mask is None and call.pair_mask is None and not biased and (square or not causal):
-        return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal, **options)
+        return lambda q, k, v: _in_chunks(q, k, v, is_causal=causal, **options)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         step = max(1, MASK // max(1, q.shape[0] * q.shape[1] * call.sources)) if causal or biased else call.targets
@@ -137,6 +141,19 @@ def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], 
         return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
 
     return attend
+
+
+def _in_chunks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """torch's fused attention, as many batch entries at a time as one launch takes."""
+    if torch.compiler.is_compiling() or q.device.type not in CHUNKED or q.shape[0] <= ENTRIES:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
+    parts = []
+    for a in range(0, q.shape[0], ENTRIES):
+        at = slice(a, a + ENTRIES)
+        whole = attn_mask is None or attn_mask.ndim < 4 or attn_mask.shape[0] == 1
+        mask = attn_mask if whole else attn_mask[at]  # type: ignore[index]
+        parts.append(F.scaled_dot_product_attention(q[at], k[at], v[at], attn_mask=mask, **options))
+    return torch.cat(parts)
 
 
 def _pads_end(source: Tensor, target: Tensor | None) -> bool:
@@ -167,7 +184,7 @@ def _rows(
         mask = mask | ~some  # a row without sources would be no number; it is set to 0 below
     if bias is not None:
         mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -torch.inf)
-    y = F.scaled_dot_product_attention(q[:, :, rows], k, v, attn_mask=mask, **options)
+    y = _in_chunks(q[:, :, rows], k, v, attn_mask=mask, **options)
     return y if some is None else y.masked_fill(~some, 0)
 
 

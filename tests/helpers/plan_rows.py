@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 GPU = {"device": "cuda", "dtype": "bfloat16"}
+FLEX = GPU | {"channels": 128, "score_channels": 64}  # heads of 64 channels
 
 # (place, rule): the spec of that case, then with what is changed in it, the kernel that runs.
 TABLE: list[tuple[str, str, dict[str, Any], str]] = [
@@ -121,7 +122,21 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("own listed", "SharedKernel", {}, "spmm"),
     # Attention over listed edges.
     ("Graph at call", "attention", {}, "edge_softmax"),
-    ("Graph at call", "attention", GPU, "edge_softmax"),
+    ("Graph at call", "attention", GPU, "triton"),
+    ("Graph at call", "attention", GPU | {"dtype": "float32", "grad": True}, "triton"),
+    ("Graph at call", "attention", GPU | {"dtype": "float64"}, "edge_softmax"),
+    ("Graph at call", "attention", GPU | {"mask": True, "pair_mask": True}, "triton"),
+    ("Graph at call", "attention", GPU | {"transforms": ("vmap", "grad")}, "triton"),
+    ("Graph at call", "attention", GPU | {"transforms": ("vmap",), "mask": True, "wrapped": True}, "edge_softmax"),
+    ("Graph at call", "attention", GPU | {"transforms": ("jvp",)}, "reference"),
+    ("Graph at call", "attention", GPU | {"dropout": 0.1}, "edge_softmax"),
+    ("Graph at call", "attention", GPU | {"score_bias": "edges"}, "triton"),
+    ("Graph at call", "attention", GPU | {"score_bias": "edges", "grad": True}, "triton"),
+    ("Graph at call", "attention", GPU | {"score_bias": "edges", "learned_bias": True}, "edge_softmax"),
+    ("Graph at call", "attention", GPU | {"channels": 1024, "score_channels": 512}, "edge_softmax"),
+    ("Graph at call", "attention", GPU | {"batch": 2**20, "targets": 2**11}, "edge_softmax"),
+    ("Graph at call", "grouped queries", GPU, "triton"),
+    ("Graph at call", "attention", GPU | {"compiling": True}, "reference"),
     ("Graph at call", "attention", {"dropout": 0.1, "grad": True}, "edge_softmax"),
     ("Graph at call", "attention", {"score_bias": "edges", "score": True}, "edge_softmax"),
     ("Graph at call", "attention", {"compiling": True}, "reference"),
@@ -142,7 +157,6 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("Window", "attention", {"transforms": ("grad",)}, "tiles"),
     ("Window", "attention", {"transforms": ("jvp",)}, "reference"),
     ("Window", "TransformerConv", {}, "segment"),
-    ("Window", "attention", GPU, "edge_softmax"),
     ("Blocks", "attention", {}, "tiles"),
     ("AllTokens - Window", "attention", {}, "tiles"),
     ("AllTokens - Window", "attention", GPU, "reference"),
@@ -151,7 +165,32 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("Window | Global", "attention", {"dropout": 0.1}, "edge_softmax"),
     ("Window | Global", "attention", {"learned_bias": True}, "edge_softmax"),
     ("Window | Global", "SharedKernel", {}, "spmm"),
-    ("Window", "ALiBi", GPU, "edge_softmax"),
+    ("Window", "ALiBi", GPU, "triton"),
+    ("Window", "ALiBi", GPU | {"learned_bias": True}, "edge_softmax"),
+    ("Window", "ALiBi", GPU | {"transforms": ("grad",)}, "edge_softmax"),
+    # Windows, grids and ragged batches through FlexAttention.
+    ("Window", "attention", FLEX, "flex"),
+    ("Window", "attention", FLEX | {"dtype": "float32", "mask": True, "grad": True}, "flex"),
+    ("Window", "attention", GPU, "triton"),  # heads of 2 channels
+    ("Window", "attention", FLEX | {"dtype": "float64"}, "edge_softmax"),
+    ("Window", "attention", FLEX | {"pair_mask": True}, "triton"),
+    ("Window", "attention", FLEX | {"dropout": 0.1}, "edge_softmax"),
+    ("Window", "attention", FLEX | {"score": True}, "edge_softmax"),
+    ("Window", "attention", FLEX | {"transforms": ("grad",)}, "triton"),
+    ("Window", "attention", FLEX | {"compiling": True}, "reference"),
+    ("Window", "attention", FLEX | {"batch": 70_000, "targets": 8, "sources": 8}, "triton"),
+    ("Window", "ALiBi", FLEX, "triton"),
+    ("Window dilated", "attention", FLEX, "flex"),
+    ("Window ragged", "attention", FLEX | {"batch": 1}, "flex"),
+    ("Window of two lengths", "attention", FLEX, "flex"),
+    ("Grid 2-D", "attention", FLEX, "flex"),
+    ("Blocks", "attention", FLEX, "flex"),
+    ("Grid 2-D clamp", "attention", FLEX, "flex"),
+    ("Grid circular", "attention", FLEX, "triton"),
+    ("AllTokens", "attention", FLEX | {"ragged": True}, "flex"),
+    ("AllTokens", "attention", FLEX | {"ragged": True, "causal": True}, "flex"),
+    ("AllTokens", "attention", FLEX | {"ragged": True, "dropout": 0.1}, "reference"),
+    ("AllTokens", "attention", FLEX | {"score_channels": 32}, "flex"),  # keys and values of different widths
     ("own listed", "attention", {}, "edge_softmax"),
     ("own", "attention", {}, "reference"),
     # What only the reference does.
