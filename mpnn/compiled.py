@@ -16,7 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from mpnn.jobs import BLOCK, KINKED, PRODUCT, SUM
-from mpnn.lanes import add, add_bend, add_leaky, compiled, dot, exponentials, kinked, pointer
+from mpnn.lanes import add, add_bend, add_leaky, compiled, dot, exponentials, kinked, pointer, prefetch
+
+AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbers of a cache line
 
 
 @compiled
@@ -42,6 +44,13 @@ def score(kind, scale, slope, a, i, b, j, vector, h, u, k, feature, f, features,
 
 
 @compiled
+def ahead(x, i, size, line):
+    """Ask for x[i : i + size]; ``line``: how many numbers come at once."""
+    for c in range(0, size, line):
+        prefetch(x, i + c)
+
+
+@compiled
 def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, lanes, value_lanes):
     """Jobs first … last: each row's sum and log-sum-exp."""
     n, m, edges, heads, width, wide, features, slots, batch = sizes
@@ -52,6 +61,7 @@ def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, l
     a, b, vector, u = pointer(given[0], scale), pointer(given[1], scale), pointer(given[2], scale), pointer(given[3], scale)
     feature, bias, v = pointer(given[4], scale), pointer(given[5], scale), pointer(given[6], scale)
     p = pointer(work, scale)
+    line = LINE
     top, total = pointer(work + 8 * BLOCK * heads, scale), pointer(work + 8 * (BLOCK + 1) * heads, scale)
     for job in range(first, last):
         entry, item = divmod(job, count_of_items)
@@ -75,6 +85,10 @@ def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, l
                 count = min(BLOCK, hi - begin)
                 for x in range(count):
                     e = begin + x
+                    if e + AHEAD < edges:
+                        other = (entry * m + col[e + AHEAD]) * heads
+                        ahead(b, other * width, heads * width, line)
+                        ahead(v, other * wide, heads * wide, line)
                     other = (entry * m + col[e]) * heads
                     f = entry * steps[1] + e * features
                     for h in range(heads):
@@ -127,12 +141,21 @@ def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, l
 @compiled
 def weights(
     p, lo, count, by_source, kind, scale, slope, sizes, steps, entry, row, col, places, placed, a, b, vector, u, feature,
-    bias, biased, lse, lanes,
+    bias, biased, lse, share, more, lanes,
 ):
     """p[x, h] = the weight of the edges lo … lo + count of a row, from the targets' log-sum-exps."""
     n, m, edges, heads, width, wide, features, slots, batch = sizes
     for x in range(count):
         i, j, e = row, col[lo + x], lo + x
+        if e + AHEAD < edges:  # what stands at the far ends; what is read of them besides comes with it
+            far = (entry * (n if by_source else m) + col[e + AHEAD]) * heads
+            if by_source:
+                ahead(a, far * width, heads * width, LINE)
+                prefetch(lse, far)
+                prefetch(share, far)
+            else:
+                ahead(b, far * width, heads * width, LINE)
+            ahead(more, far * wide, heads * wide, LINE)
         if by_source:
             i, j = j, i
             if placed:
@@ -190,7 +213,7 @@ def by_target(first, last, kind, sizes, steps, numbers, rows, given, seen, made,
                 count = min(BLOCK, hi - begin)
                 weights(
                     p, begin, count, False, kind, scale, slope, sizes, steps, entry, row, col, places, placed, a, b,
-                    vector, u, feature, bias, biased, lse, lanes,
+                    vector, u, feature, bias, biased, lse, share, v, lanes,
                 )  # fmt: skip
                 for x in range(count):
                     e = begin + x
@@ -263,7 +286,7 @@ def by_source(first, last, kind, sizes, steps, numbers, rows, given, seen, made,
                 count = min(BLOCK, hi - begin)
                 weights(
                     p, begin, count, True, kind, scale, slope, sizes, steps, entry, row, col, places, placed, a, b,
-                    vector, u, feature, bias, biased, lse, lanes,
+                    vector, u, feature, bias, biased, lse, share, grad, lanes,
                 )  # fmt: skip
                 for x in range(count):
                     other = (entry * n + col[begin + x]) * heads

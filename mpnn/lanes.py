@@ -151,6 +151,21 @@ def add_leaky(typing: Any, y: Any, o: Any, f: Any, a: Any, i: Any, b: Any, j: An
 
 
 @intrinsic
+def prefetch(typing: Any, x: Any, i: Any) -> Any:
+    """Ask for the cache line of x[i], which will be read soon."""
+
+    def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        place = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(call, [place, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(x, types.intp), make
+
+
+@intrinsic
 def _power(typing: Any, n: Any) -> Any:
     """2ⁿ in float32, for int32 n of a normal number."""
 
