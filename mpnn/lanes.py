@@ -4,7 +4,6 @@ numba's own loops over a few channels stay scalar, and its arrays count their ow
 none. Importing this module imports numba.
 """
 
-
 from __future__ import annotations
 
 import math
@@ -14,9 +13,10 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+types: Any = numba.types
 # sums may be taken in any order; inf and NaN keep their meaning
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 _FEW = -87.3  # exp below is 0 in float32
@@ -115,7 +115,9 @@ def kinked(typing: Any, v: Any, h: Any, a: Any, i: Any, b: Any, j: Any, slope: A
 
 
 @intrinsic
-def add_bend(typing: Any, y: Any, o: Any, f: Any, v: Any, h: Any, a: Any, i: Any, b: Any, j: Any, slope: Any, lanes: Any) -> Any:  # fmt: skip
+def add_bend(
+    typing: Any, y: Any, o: Any, f: Any, v: Any, h: Any, a: Any, i: Any, b: Any, j: Any, slope: Any, lanes: Any
+) -> Any:
     """y[o + …] += f · v[h + …] · leaky'(a[i + …] + b[j + …])."""
     n = len(lanes)
 
@@ -181,10 +183,10 @@ def exponentials(x: Any, count: int) -> None:
 
 
 @overload(exponentials, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})  # its order is its precision
-def _exponentials(x, count):  # type: ignore[no-untyped-def]
+def _exponentials(x, count):
     if x.dtype != types.float32:
 
-        def plain(x, count):  # type: ignore[no-untyped-def]
+        def plain(x, count):
             for i in range(count):
                 x[i] = math.exp(x[i])
 
@@ -197,7 +199,7 @@ def _exponentials(x, count):  # type: ignore[no-untyped-def]
     )
     one, half, zero, top = np.float32(1), np.float32(0.5), np.float32(0), np.float32(88)
 
-    def fast(x, count):  # type: ignore[no-untyped-def]
+    def fast(x, count):
         for i in range(count):
             y = x[i]
             inside = min(max(y, few), top) if y == y else zero

@@ -7,6 +7,7 @@ kind of score reads is written in ``mpnn.compiled``, which is imported where it 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def _shared(x: Tensor | None) -> tuple[Tensor | None, int]:
         return None, 0
     if x.shape[0] == 1 or x.stride(0) == 0:
         return x[:1].contiguous(), 0
-    return x.contiguous(), x[0].numel()
+    return x.contiguous(), math.prod(x.shape[1:])
 
 
 def _at(*tensors: Tensor | None) -> tuple[int, ...]:
@@ -60,8 +61,8 @@ class Rows:
         a, b, vector, u, feature, bias, value = inputs
         batch, n, heads = a.shape[:3]
         (vector, own), (feature, more), (bias, less) = _shared(vector), _shared(feature), _shared(bias)
-        held = (a.contiguous(), b.contiguous(), vector, u if u is None else u.contiguous(), feature, bias)
-        held = (*held, value.contiguous())
+        u = u if u is None else u.contiguous()
+        held = (a.contiguous(), b.contiguous(), vector, u, feature, bias, value.contiguous())
         width, features = 1 if self.kind == SUM else a.shape[3], 0 if u is None else u.shape[3]
         edges = csr.row.shape[0]
         sizes = (n, b.shape[1], edges, heads, width, value.shape[3], features, jobs.slots, batch)
@@ -101,11 +102,11 @@ class Rows:
         self, inputs: tuple, outputs: tuple[Tensor, ...], grads: tuple[Tensor, Tensor], needed: tuple[bool, ...]
     ) -> list[Tensor | None]:
         """The gradients of the inputs that need one."""
-        from mpnn import compiled
+        from mpnn import compiled_backward
 
         jobs = jobs_of(self.csr)
         common, held, cost = self._common(self.csr, jobs, inputs)
-        n, m, edges, heads, width, wide, features, slots, batch = common[1]
+        n, _m, edges, heads, width, _wide, features, slots, batch = common[1]
         a, b, _, _, _, _, value = held
         grad, grad_z = (g.contiguous() for g in grads)
         out, z, lse = (t.contiguous() for t in outputs)
@@ -116,7 +117,7 @@ class Rows:
         d_feature = a.new_zeros(batch, edges, features) if needed[4] else None
         d_bias = a.new_empty(batch, edges, heads) if needed[5] else None
         made = _at(d_a, d_u, *parts, share, d_vector, d_feature, d_bias)
-        self._run(compiled.by_target, common, 2 * cost, _at(grad, grad_z, out, z, lse), made)
+        self._run(compiled_backward.by_target, common, 2 * cost, _at(grad, grad_z, out, z, lse), made)
         self._add_up(jobs, common, (d_a, d_u), parts)
         d_b, d_value = b.new_empty(b.shape), value.new_empty(value.shape)
         if needed[1] or needed[6]:
@@ -125,7 +126,7 @@ class Rows:
             common, held, _ = self._common(turned, jobs, inputs)
             parts = [a.new_empty(batch, jobs.slots, *t.shape[2:]) for t in (d_b, d_value)] if jobs.slots else parts
             made = (*_at(d_b, d_value), *(_at(*parts) if jobs.slots else (0, 0)))
-            self._run(compiled.by_source, common, 2 * cost, _at(grad, grad_z, share, lse), made)
+            self._run(compiled_backward.by_source, common, 2 * cost, _at(grad, grad_z, share, lse), made)
             self._add_up(jobs, common, (d_b, d_value), parts)
         summed = None if d_vector is None else d_vector.sum(1)
         found = (d_a, d_b, summed, d_u, d_feature, d_bias, d_value)
@@ -133,12 +134,12 @@ class Rows:
 
     @staticmethod
     def _add_up(jobs: Jobs, common: tuple, made: tuple[Tensor, ...], parts: list) -> None:
-        from mpnn import compiled
+        from mpnn import compiled_backward
 
         if jobs.slots:
             for y, x in zip(made, parts, strict=True):
-                where = _at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], y[0, 0].numel()
-                compiled.add_up(common[3][0], y.shape[1], *where, *_at(x, y))
+                where = _at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], math.prod(y.shape[2:])
+                compiled_backward.add_up(common[3][0], y.shape[1], *where, *_at(x, y))
 
     def explicit(self, *inputs: Any) -> tuple[Tensor, Tensor]:
         """The same as plain torch operations, for derivatives of any order: it holds the edges' channels."""
@@ -163,7 +164,9 @@ class Rows:
         out = segment_sum((weight[..., None] * value.index_select(1, col)).flatten(-2), row, n)
         z = value.new_zeros(*out.shape[:2], value.shape[2], 0)
         if feature is not None:
-            z = segment_sum((weight[..., None] * feature[:, :, None]).flatten(-2), row, n).unflatten(-1, (-1, feature.shape[-1]))
+            z = segment_sum((weight[..., None] * feature[:, :, None]).flatten(-2), row, n).unflatten(
+                -1, (-1, feature.shape[-1])
+            )
         return out.unflatten(-1, value.shape[2:]), z
 
 

@@ -31,6 +31,7 @@ ORDER = (
     "jobs",
     "lanes",
     "compiled",
+    "compiled_backward",
     "row_attention",
     "tokens",
     "positions",

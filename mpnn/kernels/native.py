@@ -89,7 +89,7 @@ def run(call: Call, reference: Any) -> Tensor:
         a, b, vector, kind, slope = _additive(call)
         value = _by_row(call, call.value)
         y, _, _ = apply(RowAttention, Rows(csr, kind, 1.0, slope), a, b, vector, None, None, bias, value)
-        return y.reshape(*call.lead, call.targets, -1).to(call.value.dtype)
+        return y.reshape(*call.lead, call.targets, call.width).to(call.value.dtype)
     rows = Rows(csr, scale=call.weight.scale)
     if bias is None and call.attr is None:
         given = call.again()
@@ -101,12 +101,10 @@ def run(call: Call, reference: Any) -> Tensor:
     else:
         matrix = call.weight.edge.weight.unflatten(0, (call.weight.heads, -1))  # (heads, D, F)
         turned = torch.einsum("bnhd,hdf->bnhf", query, matrix.to(dtype)).to(dtype)
-        feature = call.attr.to(dtype)
-        feature = feature.expand(*call.lead, *feature.shape[-2:]) if feature.ndim > 2 else feature
-        feature = feature.reshape(-1, *feature.shape[-2:]).index_select(1, csr.order) if feature.ndim > 2 else feature[csr.order].expand(call.entries, -1, -1)
+        feature = _per_entry(call, call.attr.to(dtype).index_select(-2, csr.order))
         y, z, _ = apply(RowAttention, rows, query, key, None, turned, feature, bias, value)
         y = y + torch.einsum("bnhf,hdf->bnhd", z, matrix.to(dtype)).to(dtype)
-    return y.reshape(*call.lead, call.targets, -1).to(call.value.dtype)
+    return y.reshape(*call.lead, call.targets, call.width).to(call.value.dtype)
 
 
 def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
@@ -120,7 +118,7 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     rows = Rows(Csr.of(call.all_edges(), call.targets, call.sources), scale=rule.scale)
     four = (call.entries, call.targets, rule.heads, rule.head_channels)
-    shape = x.shape[:-1] + (rule.heads * rule.head_channels,)
+    shape = (*x.shape[:-1], rule.heads * rule.head_channels)
 
     def run(x: Tensor) -> Tensor:
         query, key, value = rule.query(x).view(four), rule.key(x).view(four), rule.value(x).view(four)
@@ -166,10 +164,14 @@ def _bias(call: Call, csr: Csr) -> Tensor | None:
     total = sum((t.to(dtype) for t in added), torch.zeros((), dtype=dtype))
     keep = call.keep(csr.edges)
     total = total if keep is None else torch.where(keep, total, -torch.inf)
-    shape = (len(pairs), rule.heads)
-    if total.ndim < 3:
-        return total.expand(call.entries, *shape)
-    return total.expand(*call.lead, *shape).reshape(call.entries, *shape)
+    return _per_entry(call, total.expand(*total.shape[:-2], len(pairs), rule.heads))
+
+
+def _per_entry(call: Call, x: Tensor) -> Tensor:
+    """What stands at the edges, (..., E, k), for each batch entry: (B, E, k), without a copy where all share it."""
+    if x.ndim == 2:
+        return x.expand(call.entries, *x.shape)
+    return x.expand(*call.lead, *x.shape[-2:]).reshape(call.entries, *x.shape[-2:])
 
 
 def _additive(call: Call) -> tuple[Tensor, Tensor, Tensor | None, int, float]:

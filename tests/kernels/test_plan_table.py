@@ -12,7 +12,7 @@ import torch
 from helpers.calls import trial
 from helpers.plan_rows import TABLE
 from mpnn import MessagePassing, attend, plan, use_kernels
-from mpnn.kernels import KERNELS, Spec, edge_softmax, segment, spmm
+from mpnn.kernels import KERNELS, Spec, edge_softmax, native, segment, spmm
 from mpnn.neighbours import AllTokens, Full, Graph, Window
 from mpnn.plan import NAMES, choose
 from mpnn.weights import QKSoftmax, SharedKernel, Static
@@ -20,10 +20,11 @@ from mpnn.weights import QKSoftmax, SharedKernel, Static
 
 @pytest.fixture(autouse=True)
 def everything_is_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The table of a machine with MKL and torch_scatter; what was chosen is forgotten before and after."""
+    """The table of a machine with MKL, numba and torch_scatter; what was chosen is forgotten before and after."""
     for module in (spmm, edge_softmax):
         monkeypatch.setattr(module, "MKL", True)
-    monkeypatch.setattr(segment, "INSTALLED", True)
+    for module in (native, segment):
+        monkeypatch.setattr(module, "INSTALLED", True)
     plan._choose.cache_clear()
     yield
     plan._choose.cache_clear()
@@ -63,6 +64,10 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan._choose.cache_clear()
     chosen, reasons = choose(spec)
     assert chosen == "reference" and "pip install" in reasons["segment"][0]
+    monkeypatch.setattr(native, "INSTALLED", False)
+    plan._choose.cache_clear()
+    chosen, reasons = choose(spec_of("Graph at call", "attention", {}))
+    assert chosen == "edge_softmax" and reasons["native"] == ["numba is not installed: pip install 'mpnn[native]'"]
     for module, rule in ((spmm, "SharedKernel heads"), (edge_softmax, "attention")):
         monkeypatch.setattr(module, "MKL", False)
         plan._choose.cache_clear()
@@ -119,7 +124,7 @@ def test_a_plan_reads_like_explain() -> None:
     lines = str(made).splitlines()
     assert "Window × QKSoftmax" in lines[0] and "batch 8, 100 targets × 100 sources, 297 edges" in lines[0]
     assert lines[1] == "64 → 64 channels, 4 heads, float32 on cpu"
-    assert lines[2].startswith("→ edge_softmax") and "FLOPs" in lines[2] and "double backward" in lines[2]
+    assert lines[2].startswith("→ native") and "FLOPs" in lines[2] and "double backward" in lines[2]
     against = dict(line.removeprefix("  not ").split(": ", 1) for line in lines[3:])
     assert set(against) == set(made.reasons) and "every pair of tokens" in against["sdpa"]
     assert all(len(line) < 500 for line in lines)
