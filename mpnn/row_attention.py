@@ -18,6 +18,7 @@ from torch.autograd import Function
 from mpnn.csr import Csr
 from mpnn.functions import fold, twinned, unfold
 from mpnn.jobs import BLOCK, KINKED, PRODUCT, SUM, Jobs, jobs_of, run
+from mpnn.memo import lasting
 from mpnn.segments import segment_softmax, segment_sum
 
 _WIDTHS = {n: (0,) * n for n in (32, 16, 8, 4, 1)}
@@ -38,6 +39,13 @@ def _shared(x: Tensor | None) -> tuple[Tensor | None, int]:
     return x.contiguous(), math.prod(x.shape[1:])
 
 
+def _inner(x: Tensor) -> Tensor:
+    """A tensor out of its functional transforms."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def _at(*tensors: Tensor | None) -> tuple[int, ...]:
     return tuple(0 if t is None else t.data_ptr() for t in tensors)
 
@@ -55,6 +63,10 @@ class Rows:
     kind: int = PRODUCT
     scale: float = 1.0
     slope: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not lasting(self.csr.row):  # edges made inside a functional transform: addresses are those of what is inside
+            object.__setattr__(self, "csr", self.csr.through(_inner))
 
     def _common(self, csr: Csr, jobs: Jobs, inputs: tuple) -> tuple:
         """What every pass gets: sizes, steps, numbers, rows, inputs; and the tensors whose addresses these are."""

@@ -123,6 +123,22 @@ def test_derivatives(name: str, small_jobs: None) -> None:
         assert torch.autograd.gradgradcheck(f, inputs, fast_mode=True)
 
 
+@needs_numba
+@every
+def test_edges_made_inside_a_transform(name: str) -> None:
+    make, width = LAYERS[name]
+    layer, x, attr = make().double(), torch.randn(6, 8, dtype=torch.float64), torch.randn(6, width).double()
+
+    def f(x: Tensor) -> Tensor:
+        index = torch.stack([x.detach()[:, 0].argsort(), torch.arange(6) // 2])
+        return layer(x, index, attr if width else None).square().sum()
+
+    with use_kernels("reference"):
+        expected = torch.func.grad(f)(x)
+    with use_kernels("native"):
+        torch.testing.assert_close(torch.func.grad(f)(x), expected)
+
+
 class Largest(TorchDispatchMode):
     """The most numbers in a tensor that an operation returns."""
 
