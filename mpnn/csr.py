@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -52,6 +53,12 @@ class Csr:
         csr = Csr(row[by.order], edges.source[by.order], by.order, by.start, (targets * relations, sources))
         csr.edges = edges.take(by.order)
         return csr
+
+    def through(self, change: Callable[[Tensor], Tensor]) -> Csr:
+        """The same rows of changed tensors, with nothing kept."""
+        with outside():
+            row, col, order, start = (change(t) for t in (self.row, self._col, self.order, self.offsets))
+            return Csr(row, col, order, start, self.shape)
 
     def matrix(self, values: Tensor) -> Tensor:
         """The sparse matrix with these values, in this order."""

@@ -40,6 +40,7 @@ class Spec:
     reduce: str = "sum"
     normalise: str | None = None
     network: str | None = None  # the class of EdgeLearned's network
+    activation: str | None = None  # the class of its activation
     fixed: bool = False
     bases: bool = False
     mask: bool = False
@@ -74,6 +75,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
     bias = call.nodes.get("score_bias")
     groups = weight.groups is not None
     network = getattr(weight, "network", None)
+    activation = getattr(network, "activation", None)
     if bias is not None:
         kind: str | None = "tensor"
     elif "edge_bias" in call.nodes:
@@ -106,6 +108,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         reduce=weight.reduce,
         normalise=weight.normalise,
         network=None if network is None else type(network).__name__,
+        activation=type(activation).__name__ if isinstance(activation, torch.nn.Module) else None,
         fixed=getattr(weight, "fixed", False),
         bases=getattr(weight, "bases", None) is not None,
         mask=call.source_mask is not None or call.target_mask is not None,

@@ -93,7 +93,16 @@ def spmm() -> Case:
 
 
 def edge_softmax() -> Case:
-    layer, x, index = MessagePassing(Graph(), QKSoftmax(C, HEADS)), normal(N, C), edges()
+    return attention("edge_softmax")
+
+
+def native() -> Case:
+    return attention("native")
+
+
+def attention(kernel: str) -> Case:
+    """Attention over edges by one of its kernels, beside sparse products of torch."""
+    layer, x, index = MessagePassing(Graph(), QKSoftmax(C, HEADS), kernel=kernel), normal(N, C), edges()
     w, out = layer.weight, layer.weight.output
     rows = bare.Rows(index, N)
     bare.matrix(rows, rows.ones)
@@ -102,7 +111,7 @@ def edge_softmax() -> Case:
         y = bare.Attention.apply(rows, *_project(w, x))
         return F.linear(bare.join(y), out.weight, out.bias)
 
-    return case(layer, x, lambda: layer(x, index), direct, "edge_softmax", (index,))
+    return case(layer, x, lambda: layer(x, index), direct, kernel, (index,))
 
 
 # the most seconds above the bare calls: forward, and forward + backward
@@ -112,6 +121,7 @@ MAKERS: dict[str, tuple[Callable[[], Case], float, float]] = {
     "sdpa": (sdpa, 15 * MICRO, 30 * MICRO),
     "spmm": (spmm, 60 * MICRO, 60 * MICRO),
     "edge_softmax": (edge_softmax, 60 * MICRO, 60 * MICRO),
+    "native": (native, 60 * MICRO, 60 * MICRO),
 }
 
 

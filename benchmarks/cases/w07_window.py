@@ -46,7 +46,7 @@ def make(width: int, length: int, causal: bool, *, flexible: bool = False) -> Ca
     q, k, v = (normal(1, HEADS, length, CHANNELS, seed=s) for s in (1, 2, 3))
     leaves = {"q": q, "k": k, "v": v}
     kernel = chosen(*(t[..., : 2 * width, :].detach() for t in (q, k, v)), rule)
-    if kernel in ("edge_softmax", "segment", "reference") and length * width > LISTED:
+    if kernel in ("native", "edge_softmax", "segment", "reference") and length * width > LISTED:
         raise LeftOut(f"{length * width:,} pairs through the kernel {kernel}, which lists them: seconds a call")
     i = torch.arange(length)
     step = i[None, :] - i[:, None]

@@ -1,6 +1,6 @@
 """The kernels, best first: the first that gives no reason against a call runs it."""
 
-from mpnn.kernels import conv, edge_softmax, fft, flex, linear, merge, reference, sdpa, segment, spmm, tiles
+from mpnn.kernels import conv, edge_softmax, fft, flex, linear, merge, native, reference, sdpa, segment, spmm, tiles
 from mpnn.kernels import triton_attention as triton
 from mpnn.kernels.base import Call, Kernel
 from mpnn.spec import Spec
@@ -15,10 +15,11 @@ KERNELS: tuple[Kernel, ...] = (
     merge,
     spmm,
     triton,
+    native,
     edge_softmax,
     segment,
     reference,
 )
-merge.PARTS[:] = [flex, tiles, triton, edge_softmax]
+merge.PARTS[:] = [flex, tiles, triton, native, edge_softmax]
 
 __all__ = ["KERNELS", "Call", "Kernel", "Spec"]

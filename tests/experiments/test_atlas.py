@@ -101,7 +101,7 @@ def test_the_table_fits(width: int) -> None:
     assert len(rows) == len(REFERENCES)
     for row, name in zip(rows, REFERENCES, strict=True):
         assert row.strip().startswith(name.split("-", 2)[2])
-        assert row.split()[-1] in ("linear", "conv", "spmm", "edge_softmax", "sdpa", "segment", "reference")
+        assert row.split()[-1] in ("linear", "conv", "spmm", "native", "edge_softmax", "sdpa", "segment", "reference")
 
 
 def test_the_process_is_as_before() -> None:

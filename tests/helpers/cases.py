@@ -213,6 +213,9 @@ RULES: dict[str, Rule] = {
         "target",
         attr=3,
     ),
+    "GATv2 without edges": Rule(
+        lambda n: EdgeLearned(4, 6, AdditiveScoreV2(6, 2, target_channels=4), heads=2, normalise="softmax"), "target"
+    ),
     "GATv2": Rule(
         lambda n: EdgeLearned(4, 6, AdditiveScoreV2(6, 3, edge_channels=2), heads=3, normalise="softmax", root=True),
         "target",

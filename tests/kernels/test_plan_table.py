@@ -12,7 +12,7 @@ import torch
 from helpers.calls import trial
 from helpers.plan_rows import TABLE
 from mpnn import MessagePassing, attend, plan, use_kernels
-from mpnn.kernels import KERNELS, Spec, edge_softmax, segment, spmm, triton_attention
+from mpnn.kernels import KERNELS, Spec, edge_softmax, native, segment, spmm, triton_attention
 from mpnn.neighbours import AllTokens, Full, Graph, Window
 from mpnn.plan import NAMES, choose
 from mpnn.weights import QKSoftmax, SharedKernel, Static
@@ -20,10 +20,10 @@ from mpnn.weights import QKSoftmax, SharedKernel, Static
 
 @pytest.fixture(autouse=True)
 def everything_is_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The table of a machine with MKL, torch_scatter and Triton; what was chosen is forgotten before and after."""
+    """The table of a machine with MKL, numba, torch_scatter and Triton; what was chosen is forgotten after."""
     for module in (spmm, edge_softmax):
         monkeypatch.setattr(module, "MKL", True)
-    for module in (segment, triton_attention):
+    for module in (native, segment, triton_attention):
         monkeypatch.setattr(module, "INSTALLED", True)
     plan._choose.cache_clear()
     yield
@@ -68,6 +68,10 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan._choose.cache_clear()
     chosen, reasons = choose(spec_of("Graph at call", "attention", {"device": "cuda", "dtype": "float32"}))
     assert chosen == "edge_softmax" and "pip install" in reasons["triton"][0]
+    monkeypatch.setattr(native, "INSTALLED", False)
+    plan._choose.cache_clear()
+    chosen, reasons = choose(spec_of("Graph at call", "attention", {}))
+    assert chosen == "edge_softmax" and reasons["native"] == ["numba is not installed: pip install 'mpnn[native]'"]
     for module, rule in ((spmm, "SharedKernel heads"), (edge_softmax, "attention")):
         monkeypatch.setattr(module, "MKL", False)
         plan._choose.cache_clear()
