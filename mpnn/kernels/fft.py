@@ -24,7 +24,7 @@ name = "fft"
 # Measured on the CPU: an FFT's operation takes as long as one of a convolution. The spectrum of a matrix of channels is
 # also transposed and multiplied, which takes as long as so many transforms, more where it leaves the cache.
 _MATRIX, _LARGE_MATRIX, _CACHE = 6, 30, 1 << 21
-_BLOCK, _ROWS = 1 << 18, 16  # numbers of one transform of several lines, and the fewest lines
+_BLOCK, _ROWS = 1 << 19, 16  # numbers of one transform of several lines, and the fewest lines
 
 
 def unsupported(spec: Spec) -> list[str]:
@@ -137,22 +137,25 @@ def fast_length(n: int) -> int:
 def _plain(x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
     """The correlation by FFT as plain torch operations: x (B, M, in), taps (T, out, in/groups) → (B, out, N)."""
     seen = torch.fft.rfft(x.transpose(1, 2), length)
-    kernel = torch.fft.rfft(taps.flip(0).permute(1, 2, 0), length)
+    kernel = torch.fft.rfft(taps.permute(1, 2, 0).flip(-1), length)
     return _outputs(torch.fft.irfft(_forward(seen, kernel, groups), length), taps.shape[0] - targets, targets)
 
 
 def _passing(x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
     """The same without a backward: nothing is kept, single channels run some at a time, which stay in the cache."""
-    lines, kernels, first = _lines(x), _lines_of_taps(taps), taps.shape[0] - targets
-    rows = max(_ROWS, _BLOCK // length)
-    if lines.shape[1] != groups or kernels.shape[0] != groups or groups <= rows:
-        seen, kernel = torch.fft.rfft(lines, length), torch.fft.rfft(kernels, length)
-        del lines, kernels  # memory that the next one takes while it is in the cache
-        return _outputs(torch.fft.irfft(_forward(seen, kernel, groups), length), first, targets)
+    first, rows = taps.shape[0] - targets, max(_ROWS, _BLOCK // length)
+    if x.shape[2] != groups or taps.shape[1] != groups:
+        made = _forward(torch.fft.rfft(_lines(x), length), torch.fft.rfft(_lines_of_taps(taps), length), groups)
+        return _outputs(torch.fft.irfft(made, length), first, targets)
+    if groups <= rows:
+        seen = torch.fft.rfft(_lines(x), length)
+        seen *= torch.fft.rfft(_lines_of_taps(taps)[:, 0], length)
+        return _outputs(torch.fft.irfft(seen, length), first, targets)
+    lines, kernels = _lines(x), _lines_of_taps(taps)[:, 0]
     y = lines.new_empty(x.shape[0], groups, targets)
     for a in range(0, groups, rows):
         seen = torch.fft.rfft(lines[:, a : a + rows], length)
-        seen *= torch.fft.rfft(kernels[a : a + rows, 0], length)
+        seen *= torch.fft.rfft(kernels[a : a + rows], length)
         y[:, a : a + rows] = _outputs(torch.fft.irfft(seen, length), first, targets)
     return y
 
@@ -176,7 +179,7 @@ class _Long(torch.autograd.Function):
         length, groups = ctx.length, ctx.groups
         if torch.is_grad_enabled():
             seen = torch.fft.rfft(x.transpose(1, 2), length)
-            kernel = torch.fft.rfft(taps.flip(0).permute(1, 2, 0), length)
+            kernel = torch.fft.rfft(taps.permute(1, 2, 0).flip(-1), length)
         grad = torch.fft.rfft(F.pad(grad, (taps.shape[0] - ctx.targets, 0)), length)
         grad, seen = grad.unflatten(1, (groups, -1)), seen.unflatten(1, (groups, -1))
         kernel = kernel.unflatten(0, (groups, -1))
@@ -209,7 +212,7 @@ def _product(indices: str, a: Tensor, b: Tensor) -> Tensor:
 
 def _lines(x: Tensor) -> Tensor:
     """(B, N, C) → (B, C, N), contiguous: sample by sample where they are large, since torch has a fast way for 2-D."""
-    if x.shape[0] > 1 and x.shape[1] * x.shape[2] < _BLOCK // 8:
+    if x.shape[0] > 1 and x.shape[1] * x.shape[2] < _BLOCK // 16:
         return x.transpose(1, 2).contiguous()
     if x.shape[0] == 1:
         return x[0].t().contiguous()[None]
@@ -218,7 +221,7 @@ def _lines(x: Tensor) -> Tensor:
 
 def _lines_of_taps(taps: Tensor) -> Tensor:
     """(T, out, in/groups) → (out, in/groups, T), the last tap first."""
-    return taps.flip(0).flatten(1).t().contiguous().unflatten(0, taps.shape[1:])
+    return taps.permute(1, 2, 0).flip(-1).contiguous()  # no copy more: SharedKernel keeps them in lines
 
 
 def _outputs(made: Tensor, first: int, count: int) -> Tensor:

@@ -77,6 +77,7 @@ class SharedKernel(Weight):
         self.relations = neighbours.relations
         self.kernel_shape = getattr(neighbours, "relation_shape", None)
         self.on_graph = hasattr(neighbours, "self_loops")
+        self.in_lines = neighbours.pairs is not None and neighbours.axes == 1 and self.kernel_shape is None
         if not self.fixed:
             self._make()
         self.reset_parameters()
@@ -90,6 +91,8 @@ class SharedKernel(Weight):
         else:
             shape = (kinds, self.after, self.before // self.groups)
         weight = torch.empty(shape)
+        if self.in_lines and self.bases is None:  # of every channel the distances in a line, as the FFT reads them
+            weight = torch.empty(*shape[1:], kinds).movedim(-1, 0)
         if weight.ndim in (4, 5):  # the layout in which convolutions of row-major tokens run without a copy
             weight = weight.to(memory_format=torch.channels_last if weight.ndim == 4 else torch.channels_last_3d)
         self.weight = nn.Parameter(weight)
