@@ -122,8 +122,7 @@ class MessagePassing(nn.Module):
             )
         edges = {"edge_index": edge_index, "edge_attr": edge_attr}
         edges |= {n: given.pop(n, None) for n in ("edge_type", "edge_weight")}
-        with torch.no_grad():
-            call = bind(self.neighbours, self.weight, self.training, x, edges, given)
+        call = bind(self.neighbours, self.weight, self.training, x, edges, given)
         spec = spec_of(call, self.weight)
         parts = []
         for rule in self.neighbours.parts() if spec.union else ():  # type: ignore[operator]

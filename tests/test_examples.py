@@ -20,6 +20,13 @@ PRINTS = {
         "MultiheadAttention .* sdpa ",
     ],
     "compare_four": [r"5 steps", r"MLP .*%.* linear", r"CNN .*%.* conv", r"GNN .*%.* spmm", r"Transformer .*%.* sdpa"],
+    "long_context": [
+        "Union × QKSoftmax .* 4096 targets",
+        "→ merge ",
+        "accuracy on 4,096 tokens after 2 steps: .*%",
+        r"window \| global .*\d\.\d",
+        "a mask over all",
+    ],
     "swap_rules": [
         "Transformer .*%.* sdpa",
         "window attention .*%",

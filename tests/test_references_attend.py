@@ -53,7 +53,7 @@ def test_attend_equals_sdpa(name: str, kv_heads: int, given: str, dtype: torch.d
     for kernel, y in on_each(lambda: attend(q, k, v, rule, scale=0.7, **options)):
         got = torch.autograd.grad(y, inputs, upstream)
         for ours, theirs in zip((y, *got), (expected, *wanted), strict=True):
-            assert error(ours.detach(), theirs.detach(), floor=0.1) <= TOLERANCE[dtype], kernel
+            assert error(ours.detach(), theirs.detach(), floor=1.0) <= TOLERANCE[dtype], kernel
 
 
 def lengths(rule: Neighbours, n: int, m: int) -> Tensor:

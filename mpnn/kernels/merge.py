@@ -40,6 +40,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("needs QKSoftmax or attend: scaled products of queries and keys")
     if spec.edge_attr:
         why.append("edge features are numbered over all pairs of the union")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
     if spec.score:
         why.append("a score function changes scores pair by pair")
     if spec.dropout:

@@ -28,6 +28,7 @@ from mpnn.spec import Spec
 
 name = "sdpa"
 _FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
+KEPT = 1 << 22  # entries of a score bias that may be kept for a backward
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
 ENTRIES = 65_535  # batch entries of one launch: torch's fused kernels fail beyond (pytorch/pytorch#142228, #146704)
 CHUNKED = ("cuda",)  # where they do
@@ -50,7 +51,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("a bias per edge is not dense")
     if spec.score_channels != spec.channels // max(1, spec.kv_heads):
         why.append("keys and values of different widths leave the fused path")
-    if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > MASK:
+    if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > KEPT:
         why.append("a score bias as large as all pairs would be kept for the backward; tiles make it some at a time")
     if not (spec.compiling or (spec.targets and spec.sources)):
         why.append("no tokens")

@@ -79,7 +79,11 @@ class FusedTiles:
         q, k, v = (_rows(x) for x in (query, key, value))
         entries, heads, width = q.shape[0], q.shape[2], v.shape[-1]
         outs, lses = [q.new_zeros(entries, 0, heads, width)], [q.new_zeros(entries, 0, heads, dtype=wide(q.dtype))]
-        for group in self.tiles.groups if q.numel() else ():
+        if not (q.numel() and self.tiles.groups):
+            return torch.zeros_like(query[..., :1]).expand(*query.shape[:-1], width).clone(), query.new_full(
+                query.shape[:-1], -torch.inf, dtype=wide(q.dtype)
+            )
+        for group in self.tiles.groups:
             for tiles in group.chunks(self._numbers(group, q)):
                 mask, some = _mask(self.call, group, tiles, q)
                 sides = group.targets.take(q, tiles), group.sources.take(k, tiles), group.sources.take(v, tiles)
@@ -99,7 +103,9 @@ class FusedTiles:
         finite = lse.masked_fill(lse == -torch.inf, 0).transpose(1, 2).contiguous()
         parts = [q.new_zeros(q.shape[0], 0, *q.shape[2:])]
         total_k, total_v = (torch.zeros(x.shape, dtype=wide(x.dtype), device=x.device) for x in (k, v))
-        for group in self.tiles.groups if q.numel() else ():
+        if not (q.numel() and self.tiles.groups):
+            return torch.zeros_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        for group in self.tiles.groups:
             for tiles in group.chunks(self._numbers(group, q)):
                 mask, _ = _mask(self.call, group, tiles, q)
                 at, seen = group.targets, group.sources

@@ -77,7 +77,7 @@ class SharedKernel(Weight):
         self.relations = neighbours.relations
         self.kernel_shape = getattr(neighbours, "relation_shape", None)
         self.on_graph = hasattr(neighbours, "self_loops")
-        self.in_lines = neighbours.pairs is not None and neighbours.axes == 1 and self.kernel_shape is None
+        self.in_lines = neighbours.axes == 1 and self.kernel_shape is None and neighbours.pairs is not None
         if not self.fixed:
             self._make()
         self.reset_parameters()
