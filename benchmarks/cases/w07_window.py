@@ -63,7 +63,13 @@ def make(width: int, length: int, causal: bool, *, flexible: bool = False) -> Ca
         blocks = create_block_mask(sees, None, None, length, length, device="cpu")
         call = flex()
         sides.append(
-            Side("FlexAttention", lambda: call(q, k, v, block_mask=blocks), leaves, compiled=True, trains=False)
+            Side(
+                "FlexAttention",
+                lambda: call(*(t.detach() for t in (q, k, v)), block_mask=blocks),
+                leaves,
+                compiled=True,
+                trains=False,
+            )
         )
     pairs = float(mask.sum())
     work = Work(4.0 * pairs * HEADS * CHANNELS, 16.0 * length * HEADS * CHANNELS)

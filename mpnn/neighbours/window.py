@@ -74,7 +74,7 @@ class Window(Neighbours):
             for t, r in ((first, residue), (low, 0 * residue), (high, 0 * residue), (slot, residue))
         )
         length = ((length[:, None] - residue).clamp(min=0) + self.dilation - 1).flatten() // self.dilation
-        tile = min(256, max(32, self.relations // 4))
+        tile = min(256, max(32, 3 * self.relations // 4))  # the fused backward wants long tiles, its forward short ones
         return band(first, length, slot, low, high, left=self.left, right=self.right, step=self.dilation, tile=tile)
 
     def degree(self, targets: int, sources: int) -> int:

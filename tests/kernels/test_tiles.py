@@ -108,7 +108,7 @@ def test_inner_tiles_of_a_window_share_a_mask_and_copy_nothing() -> None:
     made = tiles_of(Window(100, 99), 5000, 5000, None, torch.device("cpu"))
     largest = max(made.groups, key=lambda g: g.shape[0])
     assert made.place is None and largest.masks is not None and len(largest.masks) == 1
-    x = torch.randn(1, 5000, 2, 4)
+    x = torch.randn(5000, 2, 4)
     slab = largest.sources.take(x, slice(0, largest.shape[0]))
     assert slab.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
     assert tiles_of(Window(100, 99), 5000, 5000, None, torch.device("cpu")) is made  # made once

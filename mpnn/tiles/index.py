@@ -25,6 +25,7 @@ class Slab:
     index: Tensor  # (tiles, width), absent tokens as 0
     first: int | None = None  # of tiles of consecutive tokens at one distance
     step: int = 0
+    absent: Tensor | None = None  # (tiles, width): what is no token; None where all are
 
     @staticmethod
     def of(index: Tensor) -> Slab:
@@ -32,34 +33,48 @@ class Slab:
         first, step = int(index[0, 0]), int(index[1, 0] - index[0, 0]) if tiles > 1 else width
         ruler = first + torch.arange(tiles, device=index.device)[:, None] * step
         even = step >= 0 and torch.equal(index, ruler + torch.arange(width, device=index.device))
-        return Slab(index.clamp(min=0), first if even and first >= 0 else None, step)
+        absent = index < 0
+        alone = first if even and first >= 0 else None
+        return Slab(index.clamp(min=0), alone, step, absent if bool(absent.any()) else None)
 
     def take(self, x: Tensor, tiles: slice) -> Tensor:
-        """Rows of x (B, tokens, H, D) by tile, (B·tiles, H, width, D); a view where tiles are even and B is 1."""
+        """Rows of x (tokens, G, D) by tile, (tiles, G, width, D); a view where the tiles are even."""
         width, count = self.index.shape[1], tiles.stop - tiles.start
         if self.first is None:
-            found = x.index_select(1, self.index[tiles].flatten())
-            return found.view(x.shape[0] * count, width, *x.shape[2:]).transpose(1, 2)
-        b, n, h, d = x.stride()
+            return x.index_select(0, self.index[tiles].flatten()).view(count, width, *x.shape[1:]).transpose(1, 2)
+        n, g, d = x.stride()
         start = x.storage_offset() + (self.first + tiles.start * self.step) * n
-        shape = (x.shape[0], count, width, *x.shape[2:])
-        return x.as_strided(shape, (b, self.step * n, n, h, d), start).flatten(0, 1).transpose(1, 2)
+        return x.as_strided((count, x.shape[1], width, x.shape[2]), (self.step * n, g, n, d), start)
+
+    def put(self, total: Tensor, slab: Tensor, tiles: slice) -> None:
+        """Write rows by tile (tiles, G, width, …), each token in one tile, to total (tokens + 1, G, …), whose last row
+        takes what is no token."""
+        rows = slab.transpose(1, 2).flatten(0, 1)
+        width = self.index.shape[1]
+        if self.first is not None and self.step == width:
+            start = self.first + tiles.start * width
+            total[start : start + len(rows)] = rows
+        else:
+            index = self.index[tiles].flatten()
+            if self.absent is not None:
+                index = index.masked_fill(self.absent[tiles].flatten(), len(total) - 1)
+            total.index_copy_(0, index, rows)
 
     def add(self, total: Tensor, slab: Tensor, tiles: slice) -> None:
-        """Add rows by tile (B·tiles, H, width, D) to where ``take`` found them in total (B, tokens, H, D)."""
-        width, count, entries = self.index.shape[1], tiles.stop - tiles.start, total.shape[0]
-        slab = slab.transpose(1, 2).unflatten(0, (entries, count))
+        """Add rows by tile (tiles, G, width, D) to where ``take`` found them in total (tokens, G, D)."""
+        width = self.index.shape[1]
+        slab = slab.transpose(1, 2)
         if self.first is None or 0 < self.step * 32 < width:
-            total.index_add_(1, self.index[tiles].flatten(), slab.flatten(1, 2).to(total.dtype))
+            total.index_add_(0, self.index[tiles].flatten(), slab.flatten(0, 1).to(total.dtype))
             return
         if self.step == 0:
-            total[:, self.first : self.first + width] += slab.sum(1)
+            total[self.first : self.first + width] += slab.sum(0)
             return
-        b, n, h, d = total.stride()
+        n, g, d = total.stride()
         for a in range(0, width, self.step):  # pieces of neighbouring tiles that do not overlap
-            piece = slab[:, :, a : a + self.step]
+            piece = slab[:, a : a + self.step]
             start = total.storage_offset() + (self.first + tiles.start * self.step + a) * n
-            total.as_strided(piece.shape, (b, self.step * n, n, h, d), start).add_(piece)
+            total.as_strided(piece.shape, (self.step * n, n, g, d), start).add_(piece)
 
 
 @dataclasses.dataclass
@@ -72,6 +87,22 @@ class Group:
     masks: Tensor | None
     which: Tensor
     some: Tensor | None
+
+    added: dict[torch.dtype, Tensor] = dataclasses.field(default_factory=dict)
+
+    def pattern(self, tiles: slice, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """The masks as what is added to scores, (tiles or 1, 1, T, K), and which targets have a source, (tiles or 1,
+        1, T); None where nothing is, and all do."""
+        if self.masks is None:
+            return None, None
+        alone = len(self.masks) == 1
+        some = None if self.some is None else (self.some if alone else self.some.index_select(0, self.which[tiles]))
+        some = some if some is None else some[:, None]
+        if alone or self.masks[0].numel() * self.shape[0] <= limits.block:  # kept, of one mask or of all tiles
+            if dtype not in self.added:
+                self.added[dtype] = minus_infinity(self.masks if alone else self.masks[self.which], dtype)[:, None]
+            return (self.added[dtype] if alone else self.added[dtype][tiles]), some
+        return minus_infinity(self.masks.index_select(0, self.which[tiles]), dtype)[:, None], some
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -92,10 +123,15 @@ class Tiles:
     place: Tensor | None
 
     def back(self, x: Tensor, empty: float = 0.0) -> Tensor:
-        """(B, targets of all groups, …) in the order of the targets."""
+        """(targets of all groups, …) in the order of the targets."""
         if self.place is None:
             return x
-        return torch.cat([x, x.new_full((x.shape[0], 1, *x.shape[2:]), empty)], 1).index_select(1, self.place)
+        return torch.cat([x, x.new_full((1, *x.shape[1:]), empty)]).index_select(0, self.place)
+
+
+def minus_infinity(kept: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a pair meets, else -inf."""
+    return torch.zeros(kept.shape, dtype=dtype, device=kept.device).masked_fill_(~kept, -torch.inf)
 
 
 def tiles_of(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Tiles:
