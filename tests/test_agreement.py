@@ -73,7 +73,7 @@ def test_every_kernel_is_compared() -> None:
 @pytest.mark.parametrize(("place", "rule"), product("main"))
 def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ways of large calls: heads one by one, masks, inner products and batch entries some at a time."""
-    monkeypatch.setattr("mpnn.csr._TOGETHER", 0)
+    monkeypatch.setattr("mpnn.sparse.csr._TOGETHER", 0)
     monkeypatch.setattr(sdpa, "MASK", 24)
     monkeypatch.setattr(fft, "by_fft", lambda *sizes: True)
     monkeypatch.setattr(sdpa, "ENTRIES", 1)

@@ -1,7 +1,7 @@
 """edge_softmax: attention over listed edges by sampled products, without a tensor over edges and channels.
 
 Scores are inner products sampled at the edges, or sums of one term per end; the softmax runs over compressed rows; the
-weighted sum is a sparse product per head. Each piece is closed under differentiation, see ``mpnn.sparse``.
+weighted sum is a sparse product per head. Each piece is closed under differentiation, see ``mpnn.sparse.products``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import HALF, wide
-from mpnn.csr import Csr
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse import EdgeAttention, Rows, SegmentMax, SegmentSum, row_softmax, rows3, sddmm, spmm
+from mpnn.sparse.csr import Csr
+from mpnn.sparse.products import EdgeAttention, Rows, SegmentMax, SegmentSum, row_softmax, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"

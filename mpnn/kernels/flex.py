@@ -1,6 +1,6 @@
 """flex: windows, grids and ragged batches on a GPU through torch's FlexAttention.
 
-The blocks of pairs that its kernel visits are found from the ends of each target's window (:mod:`mpnn.boxes`), never
+The blocks of pairs that its kernel visits are found from the ends of each target's window (``mpnn.cuda.boxes``), never
 by evaluating N × M pairs. FlexAttention is compiled once a process; what tells one rule from another reaches it as
 tensors, so that another window is no other program.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpnn.boxes import BORDERS, RULES, Boxes, boxes_of, reached
+from mpnn.cuda.boxes import BORDERS, RULES, Boxes, boxes_of, reached
 from mpnn.kernels.base import Call
 from mpnn.memo import derived, outside
 from mpnn.neighbours import Neighbours

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.csr import Csr
 from mpnn.functions import apply
-from mpnn.jobs import KINKED, SUM
 from mpnn.kernels.base import Call
+from mpnn.native.jobs import KINKED, SUM
+from mpnn.native.rows import RowAttention, Rows
 from mpnn.partial import Part, attention, per_entry
-from mpnn.row_attention import RowAttention, Rows
 from mpnn.scores import given_bias, module_bias
+from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 
 name = "native"

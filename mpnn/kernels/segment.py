@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpnn.csr import Csr
 from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
 from mpnn.segments import segment_maximum
+from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 
 name = "segment"

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpnn.checks import HALF, wide
-from mpnn.csr import Csr
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
-from mpnn.sparse import SegmentSum, rows3, spmm
+from mpnn.sparse.csr import Csr
+from mpnn.sparse.products import SegmentSum, rows3, spmm
 from mpnn.spec import Spec
 
 name = "spmm"

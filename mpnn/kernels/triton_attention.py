@@ -1,7 +1,7 @@
 """triton: attention over listed edges on a GPU in one pass, without a tensor over edges and channels.
 
 One program a row and head with an online softmax, its log-sum-exp kept; backward by a row pass and a transposed pass
-that recompute the weights, without atomics (:mod:`mpnn.triton_passes`). Masks and biases are one number per edge.
+that recompute the weights, without atomics (:mod:`mpnn.cuda.passes`). Masks and biases are one number per edge.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mpnn.csr import Csr
+from mpnn.cuda.lines import Lines
 from mpnn.kernels.base import Call
-from mpnn.lines import Lines
 from mpnn.partial import attention, per_entry
 from mpnn.scores import given_bias, module_bias
+from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 
 name = "triton"
@@ -102,8 +102,7 @@ class Rows:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """(out, lse) of query (B, heads, N, D), key (B, heads, M, D) and value (B, heads, M, E)."""
-        from mpnn import triton_passes as passes
-        from mpnn import triton_pieces as pieces
+        from mpnn.cuda import passes, pieces
 
         query, key, value = (_rows(t) for t in (query, key, value))
         (entries, heads, targets, width), own = query.shape, value.shape[-1]
@@ -129,7 +128,7 @@ class Rows:
     def backward(
         self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        from mpnn import triton_passes as passes
+        from mpnn.cuda import passes
 
         query, key, value, grad = (_rows(t) for t in (query, key, value, grad))
         (entries, heads, targets, width), own = query.shape, value.shape[-1]
@@ -177,7 +176,7 @@ class Rows:
 
 def _add(lines: Lines, side: Tensor, out: Tensor, size: int) -> None:
     """Sum what the pieces of long rows found."""
-    from mpnn import triton_pieces as pieces
+    from mpnn.cuda import pieces
 
     if lines.long is not None:
         entries, heads, _, width = out.shape

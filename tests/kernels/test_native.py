@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.compare import agree, run
-from mpnn import MessagePassing, attend, jobs, use_kernels
-from mpnn.csr import Csr
+from mpnn import MessagePassing, attend, use_kernels
 from mpnn.edges import Edges
 from mpnn.kernels import native
+from mpnn.native import jobs
+from mpnn.native.rows import Rows
 from mpnn.neighbours import Graph
 from mpnn.positions import RelativeBias
-from mpnn.row_attention import Rows
+from mpnn.sparse.csr import Csr
 from mpnn.weights import AdditiveScore, AdditiveScoreV2, EdgeLearned, QKSoftmax
 
 needs_numba = pytest.mark.skipif(not native.INSTALLED, reason="needs numba, which is not installed")
@@ -230,7 +231,7 @@ def test_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba refuses to cache where nothing can be written; the function is compiled in memory then."""
     import numba
 
-    from mpnn import lanes
+    from mpnn.native import lanes
 
     plain = numba.njit
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from helpers.attention import VARIANTS, Attention
 from helpers.calls import trial
 from helpers.compare import agree, run
-from mpnn import attend, lines, plan, use_kernels
+from mpnn import attend, plan, use_kernels
+from mpnn.cuda import lines
 from mpnn.kernels import merge, triton_attention
 from mpnn.neighbours import Graph, Window
 from mpnn.plan import NAMES

@@ -9,8 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from mpnn import triton_passes as passes
-from mpnn import triton_pieces as pieces
+from mpnn.cuda import passes, pieces
 
 # (dtype, a bias, index type, tile, numbers that Triton would know when it compiles since they are 1)
 CASES = (

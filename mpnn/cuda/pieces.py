@@ -1,7 +1,7 @@
 """Long rows from their pieces, in Triton: a program has one long row and one head, and walks its pieces in their order.
 
 What the pieces found lies in ``side``, float32 (B, heads, pieces, width). Words and strides are those of
-``mpnn.triton_passes``; this module too needs Triton.
+``mpnn.cuda.passes``; this module too needs Triton.
 """
 
 # mypy: disable-error-code="no-untyped-def"

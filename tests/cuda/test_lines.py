@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mpnn import lines
-from mpnn.csr import Csr
+from mpnn.cuda import lines
 from mpnn.edges import Edges
+from mpnn.sparse.csr import Csr
 
 
 @pytest.mark.parametrize("degrees", [[3, 0, 2], [0, 0], [], [10, 0, 4, 5, 9, 1], [40], [4, 4]])

@@ -7,15 +7,15 @@ row of a token holds its heads side by side. ``kind`` says what a score is:
     SUM       leaky(a_i + b_j + bias_ij)                 GAT: one number a head
     KINKED    vector · leaky(a_i + b_j) + bias_ij        GATv2
 
-Each row's log-sum-exp is kept, from which ``mpnn.compiled_backward`` makes the weights again.
+Each row's log-sum-exp is kept, from which ``mpnn.native.backward`` makes the weights again.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mpnn.jobs import BLOCK, PRODUCT, SUM
-from mpnn.lanes import add, compiled, dot, exponentials, kinked, pointer, prefetch
+from mpnn.native.jobs import BLOCK, PRODUCT, SUM
+from mpnn.native.lanes import add, compiled, dot, exponentials, kinked, pointer, prefetch
 
 AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbers of a cache line
 

@@ -1,16 +1,16 @@
 """The backward of attention over compressed rows as numba functions: two passes, no tensor over edges.
 
 The weights are made again from each row's log-sum-exp. By target a pass collects what belongs to targets and edges, by
-source what belongs to sources, so that no two jobs write to the same place. Arguments are those of ``mpnn.compiled``.
+source what belongs to sources, so that no two jobs write to the same place. Arguments are those of ``forward``.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from mpnn.compiled import AHEAD, ahead, opened, opened_rows, score
-from mpnn.jobs import BLOCK, PRODUCT, SUM
-from mpnn.lanes import add, add_bend, add_leaky, compiled, dot, exponentials, pointer, prefetch
+from mpnn.native.forward import AHEAD, ahead, opened, opened_rows, score
+from mpnn.native.jobs import BLOCK, PRODUCT, SUM
+from mpnn.native.lanes import add, add_bend, add_leaky, compiled, dot, exponentials, pointer, prefetch
 
 
 @compiled

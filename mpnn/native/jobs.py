@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mpnn.csr import Csr
 from mpnn.memo import outside
+from mpnn.sparse.csr import Csr
 
-PRODUCT, SUM, KINKED = 0, 1, 2  # kinds of scores, see ``mpnn.compiled``
+PRODUCT, SUM, KINKED = 0, 1, 2  # kinds of scores, see ``mpnn.native.forward``
 BLOCK = 64  # edges whose scores are held at once
 LEAST, MOST = 512, 8192  # edges of a job
 SERIAL = 1 << 17  # multiplications below which a second thread costs more than it saves

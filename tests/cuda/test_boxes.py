@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpnn import Tokens
-from mpnn.boxes import Boxes, boxes_of, reached
+from mpnn.cuda.boxes import Boxes, boxes_of, reached
 from mpnn.neighbours import AllTokens, Blocks, Grid, Neighbours, Window
 
 CPU = torch.device("cpu")

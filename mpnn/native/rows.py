@@ -1,7 +1,7 @@
 """Attention over compressed rows in one step, by compiled functions, with a backward of its own.
 
 Tensors hold the heads of a token side by side: (B, N, heads, D), the memory order of a linear layer's output. What each
-kind of score reads is written in ``mpnn.compiled``, which is imported where it is first needed.
+kind of score reads is written in ``mpnn.native.forward``, which is imported where it is first needed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpnn.csr import Csr
 from mpnn.functions import fold, twinned, unfold
-from mpnn.jobs import BLOCK, KINKED, PRODUCT, SUM, Jobs, jobs_of, run
 from mpnn.memo import lasting
+from mpnn.native.jobs import BLOCK, KINKED, PRODUCT, SUM, Jobs, jobs_of, run
 from mpnn.segments import segment_softmax, segment_sum
+from mpnn.sparse.csr import Csr
 
 _WIDTHS = {n: (0,) * n for n in (32, 16, 8, 4, 1)}
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -98,23 +98,23 @@ class Rows:
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """(out, sums of features, lse)."""
-        from mpnn import compiled
+        from mpnn.native import forward
 
         jobs = jobs_of(self.csr)
         common, held, cost = self._common(self.csr, jobs, inputs)
         n, _, _, heads, _, wide, features, slots, batch = common[1]
         made = [held[0].new_empty(batch, n, heads, *size) for size in ((wide,), (features,), ())]
         parts = [held[0].new_empty(batch, slots, heads, *size) for size in ((wide,), (features,), ())] if slots else []
-        self._run(compiled.forward, common, cost, (*_at(*made), *(_at(*parts) if slots else (0, 0, 0))))
+        self._run(forward.forward, common, cost, (*_at(*made), *(_at(*parts) if slots else (0, 0, 0))))
         if slots:
-            compiled.join(common[1], common[3][0], *_at(jobs.long), len(jobs.long), _at(*parts), _at(*made))
+            forward.join(common[1], common[3][0], *_at(jobs.long), len(jobs.long), _at(*parts), _at(*made))
         return made[0], made[1], made[2]
 
     def backward(
         self, inputs: tuple, outputs: tuple[Tensor, ...], grads: tuple[Tensor, Tensor], needed: tuple[bool, ...]
     ) -> list[Tensor | None]:
         """The gradients of the inputs that need one."""
-        from mpnn import compiled_backward
+        from mpnn.native import backward
 
         jobs = jobs_of(self.csr)
         common, held, cost = self._common(self.csr, jobs, inputs)
@@ -129,7 +129,7 @@ class Rows:
         d_feature = a.new_zeros(batch, edges, features) if needed[4] else None
         d_bias = a.new_empty(batch, edges, heads) if needed[5] else None
         made = _at(d_a, d_u, *parts, share, d_vector, d_feature, d_bias)
-        self._run(compiled_backward.by_target, common, 2 * cost, _at(grad, grad_z, out, z, lse), made)
+        self._run(backward.by_target, common, 2 * cost, _at(grad, grad_z, out, z, lse), made)
         self._add_up(jobs, common, (d_a, d_u), parts)
         d_b, d_value = b.new_empty(b.shape), value.new_empty(value.shape)
         if needed[1] or needed[6]:
@@ -138,7 +138,7 @@ class Rows:
             common, held, _ = self._common(turned, jobs, inputs)
             parts = [a.new_empty(batch, jobs.slots, *t.shape[2:]) for t in (d_b, d_value)] if jobs.slots else parts
             made = (*_at(d_b, d_value), *(_at(*parts) if jobs.slots else (0, 0)))
-            self._run(compiled_backward.by_source, common, 2 * cost, _at(grad, grad_z, share, lse), made)
+            self._run(backward.by_source, common, 2 * cost, _at(grad, grad_z, share, lse), made)
             self._add_up(jobs, common, (d_b, d_value), parts)
         summed = None if d_vector is None else d_vector.sum(1)
         found = (d_a, d_b, summed, d_u, d_feature, d_bias, d_value)
@@ -146,12 +146,12 @@ class Rows:
 
     @staticmethod
     def _add_up(jobs: Jobs, common: tuple, made: tuple[Tensor, ...], parts: list) -> None:
-        from mpnn import compiled_backward
+        from mpnn.native import backward
 
         if jobs.slots:
             for y, x in zip(made, parts, strict=True):
                 where = _at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], math.prod(y.shape[2:])
-                compiled_backward.add_up(common[3][0], y.shape[1], *where, *_at(x, y))
+                backward.add_up(common[3][0], y.shape[1], *where, *_at(x, y))
 
     def explicit(self, *inputs: Any) -> tuple[Tensor, Tensor]:
         """The same as plain torch operations, for derivatives of any order: it holds the edges' channels."""

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from mpnn.csr import Csr
 from mpnn.functions import apply, fold, twinned, unfold
+from mpnn.sparse.csr import Csr
 
 
 def rows3(x: Tensor) -> Tensor:

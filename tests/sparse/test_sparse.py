@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from mpnn.csr import Csr
 from mpnn.edges import Edges
-from mpnn.sparse import EdgeAttention, Rows, Sddmm, SegmentMax, SegmentSum, Spmm, row_softmax, sddmm, spmm
+from mpnn.sparse.csr import Csr
+from mpnn.sparse.products import EdgeAttention, Rows, Sddmm, SegmentMax, SegmentSum, Spmm, row_softmax, sddmm, spmm
 
 N, M, E, K, D = 4, 5, 11, 3, 2  # rows, columns, edges, matrices, channels
 
@@ -20,7 +20,7 @@ N, M, E, K, D = 4, 5, 11, 3, 2  # rows, columns, edges, matrices, channels
 def csr(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Csr:
     """Rows with duplicates, row 2 empty; as a small graph, or as a large one whose heads run one by one."""
     if request.param == "one by one":
-        monkeypatch.setattr("mpnn.csr._TOGETHER", 0)
+        monkeypatch.setattr("mpnn.sparse.csr._TOGETHER", 0)
     count = 60 if request.param == "more edges than pairs" else E
     target = torch.randint(0, N - 1, (count,))
     return Csr.of(Edges(torch.randint(0, M, (count,)), target + (target >= 2)), N, M)

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from mpnn.csr import Csr
 from mpnn.memo import lasting, outside
+from mpnn.sparse.csr import Csr
 
 LONG = 512  # edges of a row beyond which several programs share it
 

@@ -1,0 +1,1 @@
+"""Sparse products over edges in compressed rows, closed under differentiation."""
