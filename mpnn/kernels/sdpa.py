@@ -21,7 +21,7 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from mpnn.functions import fold, unfold
-from mpnn.kernels.base import Call
+from mpnn.kernels.base import Call, no_fused_products
 from mpnn.memo import derived
 from mpnn.partial import by_reference, four, per_entry, pull
 from mpnn.spec import Spec
@@ -39,30 +39,13 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if spec.neighbours not in ("AllTokens", "Full"):
         why.append("needs AllTokens or Full: every pair of tokens")
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
-    if spec.edge_attr:
-        why.append("edge features are added to keys and values pair by pair")
-    if spec.score:
-        why.append("a score function changes scores pair by pair")
+    why += no_fused_products(spec)
     if spec.ragged:
         why.append("batch: graphs of different size are no dense batch")
-    if spec.score_bias == "edges":
-        why.append("a bias per edge is not dense")
-    if spec.score_channels != spec.channels // max(1, spec.kv_heads):
-        why.append("keys and values of different widths leave the fused path")
     if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > KEPT:
         why.append("a score bias as large as all pairs would be kept for the backward; tiles make it some at a time")
     if not (spec.compiling or (spec.targets and spec.sources)):
         why.append("no tokens")
-    if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.wrapped:
-        why.append("masks or a score bias that a functional transform maps over")
-    if spec.transforms and spec.dropout:
-        why.append("dropout under a functional transform")
-    if spec.transforms and spec.score_bias == "module":
-        why.append("a module's score bias under a functional transform")
     return why
 
 

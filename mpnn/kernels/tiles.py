@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import wide
-from mpnn.kernels.base import Call
+from mpnn.kernels.base import Call, no_fused_products
 from mpnn.partial import attention, four
 from mpnn.recompute import drop, fresh_seed, recomputed
 from mpnn.spec import Spec, spec_of
@@ -32,28 +32,11 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if not spec.tiled:
         why.append("needs neighbours in tiles: Window, Blocks, Global, Grid, AllTokens, & and - of them, or contains()")
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
-    if spec.edge_attr:
-        why.append("edge features are added to keys and values pair by pair")
-    if spec.score:
-        why.append("a score function changes scores pair by pair")
-    if spec.score_bias == "edges":
-        why.append("a bias per edge is not dense")
-    if spec.score_channels != spec.channels // max(1, spec.kv_heads):
-        why.append("keys and values of different widths leave the fused path")
+    why += no_fused_products(spec)
     if spec.device != "cpu":
         why.append("runs through the fused kernel of the CPU")
     if spec.compiling:
         why.append("torch.compile traces the reference as one block")
-    if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.wrapped:
-        why.append("masks or a score bias that a functional transform maps over")
-    if spec.transforms and spec.dropout:
-        why.append("dropout under a functional transform")
-    if spec.transforms and spec.score_bias == "module":
-        why.append("a module's score bias under a functional transform")
     return why
 
 
