@@ -27,6 +27,8 @@ class Neighbours(Revised, ABC):
     A subclass writes ``edges(targets, sources, *, rows=None, tokens=None) -> Edges`` for ``targets`` = N and
     ``sources`` = M tokens; ``rows`` is a slice of targets (target numbers stay absolute), ``tokens`` the call's
     :class:`~mpnn.Tokens`, or a pair (source, target) of them.
+    It may also have ``contains(target, source) -> bool``, elementwise on numbers of tokens, which says the same and
+    lets attention run by the fused kernel instead of a list; and it may stand in expressions with ``|``, ``&``, ``-``.
 
     Attributes: ``relations``, how many kinds of pair there are; ``pairs``, how many pairs if they are fixed (then
     ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``; ``listed``, True where the pairs are

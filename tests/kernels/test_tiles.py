@@ -11,11 +11,12 @@ from torch.nn import functional as F
 
 from helpers.calls import fixed_targets
 from helpers.cases import PLACES
-from mpnn import Tokens, attend, limits, use_kernels
+from mpnn import MessagePassing, Tokens, attend, limits, use_kernels
 from mpnn.kernels import tiles as kernel
 from mpnn.neighbours import AllTokens, Blocks, Edges, Global, Grid, Neighbours, Window
 from mpnn.positions import ALiBi, RelativeBias
 from mpnn.tiles import Tiles, tiles_of
+from mpnn.weights import QKSoftmax
 
 TILED = [p for p, place in PLACES.items() if place.make().tiled]
 
@@ -189,3 +190,28 @@ def test_memory_is_bounded_by_an_argument() -> None:
     torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), q) for y in (parts, whole)))
     with pytest.raises(ValueError, match="block ≥ 1"), use_kernels(block=0):
         pass
+
+
+class Checkered(Neighbours):
+    """Tokens of the same parity: half of all pairs."""
+
+    def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
+        i = torch.arange(targets)[rows or slice(None)]
+        target, source = torch.cartesian_prod(i, torch.arange(sources)).unbind(1)
+        same = (target - source) % 2 == 0
+        return Edges(source[same], target[same])
+
+    def contains(self, target: Tensor, source: Tensor) -> Tensor:
+        return (target - source) % 2 == 0
+
+
+@pytest.mark.parametrize("rule", [Checkered(), Checkered() & Window(30), AllTokens() - Checkered()], ids=repr)
+def test_contains_opens_the_fused_kernel_to_a_rule_of_ones_own(rule: Neighbours) -> None:
+    q, k, v = (torch.randn(2, 2, 300, 4, dtype=torch.float64).requires_grad_() for _ in range(3))
+    found = []
+    for name in (None, "tiles", "reference"):
+        y = attend(q, k, v, rule, kernel=name)
+        found.append([y, *torch.autograd.grad(y.square().sum(), (q, k, v))])
+    assert MessagePassing(rule, QKSoftmax(8, 2)).plan(torch.ones(2, 300, 8)).kernel == "tiles"
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[1], found[2])
