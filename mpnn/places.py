@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mpnn.kernels.base import Call
-from mpnn.neighbours.base import extent
+from mpnn.slots import extent
 
 
 def counted(mask: Tensor | None, batch: Tensor | None, count: int, device: torch.device) -> Tensor:

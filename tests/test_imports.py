@@ -32,6 +32,7 @@ ORDER = (
     "native",
     "tokens",
     "positions",
+    "slots",
     "neighbours",
     "cuda",
     "weights",

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from mpnn.neighbours import AllTokens, Blocks, Grid, Window
-from mpnn.neighbours.base import Neighbours, extent, grid_size, product
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import extent, grid_size, product
 
 BORDERS = (None, "zeros", "clamp")  # of grids: others show a cell more than once
 

@@ -18,8 +18,8 @@ from mpnn.cuda.boxes import BORDERS, RULES, Boxes, boxes_of, reached
 from mpnn.kernels.base import Call
 from mpnn.memo import derived, outside
 from mpnn.neighbours import Neighbours
-from mpnn.neighbours.base import two
 from mpnn.partial import attention
+from mpnn.slots import two
 from mpnn.spec import Spec
 from mpnn.tokens.base import Tokens
 

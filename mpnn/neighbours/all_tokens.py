@@ -10,7 +10,8 @@ from torch import Tensor
 from mpnn.checks import compiling, positive
 from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Layout, Neighbours, device_of, extent, row_numbers, sequences, spread, two
+from mpnn.neighbours.base import Layout, Neighbours
+from mpnn.slots import device_of, extent, row_numbers, sequences, spread, two
 
 
 class AllTokens(Neighbours):

@@ -10,8 +10,9 @@ from torch import Tensor
 from mpnn.checks import positive
 from mpnn.cover import Cover, band, product
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Neighbours, device_of, grid_size, row_numbers, sequences
-from mpnn.neighbours.base import product as count_of
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import device_of, grid_size, row_numbers, sequences
+from mpnn.slots import product as count_of
 
 
 class Blocks(Neighbours):

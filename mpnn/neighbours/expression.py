@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mpnn.cover import Cover
 from mpnn.edges import Edges
-from mpnn.neighbours.base import OPERATORS, Neighbours, device_of, enumerate_edges, own_edges
+from mpnn.neighbours.base import OPERATORS, Neighbours, enumerate_edges, own_edges
+from mpnn.slots import device_of
 
 
 class Expression(Neighbours):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mpnn.checks import positive
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Layout, Neighbours, device_of, row_numbers
+from mpnn.neighbours.base import Layout, Neighbours
+from mpnn.slots import device_of, row_numbers
 
 
 class Full(Neighbours):

@@ -11,7 +11,8 @@ from torch import Tensor
 from mpnn.checks import positive
 from mpnn.cover import Cover, band
 from mpnn.edges import Edges, blocks_of
-from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers, sequences, spread
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import device_of, extent, row_numbers, sequences, spread
 
 
 class Global(Neighbours):

@@ -12,7 +12,8 @@ from mpnn.cover import Cover
 from mpnn.cover import axis as axis_tiles
 from mpnn.cover import product as grid_tiles
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Layout, Neighbours, device_of, grid_size, product, row_numbers
+from mpnn.neighbours.base import Layout, Neighbours
+from mpnn.slots import device_of, grid_size, product, row_numbers
 
 BORDERS = ("zeros", "clamp", "circular", "reflect", "replicate")
 

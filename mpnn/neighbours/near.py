@@ -13,7 +13,8 @@ from torch import Tensor
 from mpnn.checks import compiling, positive, wide
 from mpnn.edges import Edges
 from mpnn.memo import outside
-from mpnn.neighbours.base import Neighbours, SameSet, extent, row_numbers, two
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import SameSet, extent, row_numbers, two
 from mpnn.tokens.base import Tokens
 
 _DISTANCES = 1 << 20  # distances held at once

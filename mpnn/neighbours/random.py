@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mpnn.checks import positive
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers, two
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import device_of, extent, row_numbers, two
 
 _LOW = (1 << 32) - 1
 

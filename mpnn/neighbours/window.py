@@ -10,7 +10,8 @@ from torch import Tensor
 from mpnn.checks import positive
 from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.neighbours.base import Neighbours, device_of, extent, row_numbers, sequences
+from mpnn.neighbours.base import Neighbours
+from mpnn.slots import device_of, extent, row_numbers, sequences
 
 
 class Window(Neighbours):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import heads_or_groups, positive
-from mpnn.neighbours.base import product
 from mpnn.pairs import Pairs
+from mpnn.slots import product
 from mpnn.weights.base import Weight, uniform_
 
 
