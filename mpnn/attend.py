@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
@@ -86,6 +87,8 @@ def attend(  # type: ignore[no-untyped-def]
         raise TypeError(f"expected score to be a function of (scores, pairs), got {type(score).__name__}")
     lead, heads, n, m = tuple(q.shape[:-3]), q.shape[-3], q.shape[-2], k.shape[-2]
     module = score_bias if isinstance(score_bias, nn.Module) else None
+    if scale is not None:
+        _check_scale(scale)
     rule = GivenScores(heads, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale), module, score)
     check_read(neighbours, rule, positions, coordinates, grid)
     if neighbours.reads_tokens and coordinates is None and type(neighbours).__module__.startswith("mpnn."):
@@ -142,6 +145,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
         if tensor.dtype != q.dtype:
             raise TypeError(f"expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")
     instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
+    for name, tensor in (("q", q), ("k", k)):
+        if tensor.shape[-3] == 0 or tensor.shape[-1] == 0:
+            raise ValueError(
+                f"expected {name} of shape (..., heads, N, D) with heads ≥ 1 and D ≥ 1, got {tuple(tensor.shape)}"
+            )
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"expected q and k of the same width, got {q.shape[-1]} and {k.shape[-1]}")
     if k.shape[:-1] != v.shape[:-1]:
@@ -159,6 +167,13 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
         )
     if kernel is not None:
         one_of("kernel", kernel, NAMES)
+
+
+def _check_scale(scale: Any) -> None:
+    if not isinstance(scale, Real):
+        raise TypeError(f"expected scale to be a number, got {scale!r} ({type(scale).__name__})")
+    if not math.isfinite(scale):
+        raise ValueError(f"expected scale to be finite, got {scale}")
 
 
 def _end(given: Any, end: int, name: str, one: bool) -> Tensor | None:

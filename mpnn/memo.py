@@ -42,6 +42,8 @@ def outside() -> Iterator[None]:
 
 def lasting(tensor: Tensor) -> bool:
     """Whether a tensor may be kept for other calls: no inference tensor, none of a functional transform."""
+    if torch.compiler.is_compiling():
+        return True  # nothing outlives the trace
     return not (tensor.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 

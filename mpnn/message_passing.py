@@ -147,7 +147,7 @@ class MessagePassing(nn.Module):
         weight: Any = modules["weight"]
         return (
             x.shape, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(), _autocast(device.type),
-            id(rule), rule.revision, id(weight), weight.revision, forced(self.kernel),
+            id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:

@@ -21,7 +21,10 @@ class _Holder(nn.Module):
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.read = nn.ModuleList(modules)
+        every = list(modules)
+        inner = {id(c) for m in every for c in m.modules() if c is not m}
+        # one that stands inside another is reached through it: a name twice would not be put back rightly
+        self.read = nn.ModuleList(m for m in every if id(m) not in inner)
 
     def forward(self, block: Block, tensors: dict[str, Tensor]) -> Tensor:
         return block(tensors)

@@ -53,9 +53,9 @@ def run(call: Call, reference: Any) -> Tensor:
             return run(call, reference)
     x = value.to(wide(value.dtype))
     if rule.heads is not None:  # the channels of a head are samples of one channel
-        x = x.reshape(call.entries, rule.heads, m, -1).permute(0, 3, 2, 1).flatten(0, 1)
+        x = x.reshape(call.entries, rule.heads, m, value.shape[-1]).permute(0, 3, 2, 1).flatten(0, 1)
     else:
-        x = x.reshape(call.entries, m, -1)
+        x = x.reshape(call.entries, m, value.shape[-1])
     y = _prepared(call, x.shape[0])(x).to(value.dtype)
     if rule.heads is not None:
         y = y.unflatten(0, (call.entries, -1)).permute(0, 3, 2, 1).flatten(2)

@@ -146,13 +146,18 @@ def _written_out(call: Call) -> Tensor:
     if "score_bias" in call.nodes:
         tensors["score_bias"] = call.nodes["score_bias"]
     q, width = tensors["query"], tensors["value"].shape[-1]
-    outs = [q.new_zeros(q.shape[0], 0, heads * width)]
+    modules = [] if module is None else [module]
+    outs = []
     for group in tiles_.groups if q.numel() else ():
         _, targets, sources = group.shape
         for tiles in group.chunks(q.shape[0] * heads * (3 * targets * sources + 2 * sources * width)):
             seed = fresh_seed() if call.dropout else None
-            outs.append(recomputed(_block(call, group, tiles, seed), [] if module is None else [module], tensors))
-    y = tiles_.back(torch.cat(outs, 1).transpose(0, 1)).transpose(0, 1)
+            outs.append(recomputed(_block(call, group, tiles, seed), modules, tensors))
+    if outs:
+        y = tiles_.back(torch.cat(outs, 1).transpose(0, 1)).transpose(0, 1)
+    else:  # no pair: zeros that still have a gradient, of zeros, to all that is read
+        read = [*tensors.values(), *(p for m in modules for p in m.parameters())]
+        y = q.new_zeros(q.shape[0], call.targets, heads * width) + sum(t.flatten()[:0].sum() for t in read)
     return call.blank_targets(y.reshape(*call.lead, call.targets, heads * width))
 
 
@@ -173,11 +178,9 @@ def _block(call: Call, group: Group, tiles: slice, seed: int | None) -> Callable
         if group.masks is not None:
             own = group.masks.index_select(0, group.which[tiles])[None, :, None]
             kept = own if kept is None else kept & own
-        if kept is not None:
-            none = ~kept.any(-1, keepdim=True)
-            scores = scores.masked_fill(~(kept | none), -torch.inf)
-        weight = scores.softmax(-1)
-        weight = weight if kept is None else weight.masked_fill(none, 0)
+        scores = scores if kept is None else scores.masked_fill(~kept, -torch.inf)
+        none = scores.detach().amax(-1, keepdim=True) == -torch.inf  # by the masks, or by a bias of -inf
+        weight = scores.masked_fill(none, 0).softmax(-1).masked_fill(none, 0)
         y = (drop(weight, call.dropout, seed) if seed is not None else weight) @ v
         return y.transpose(2, 3).flatten(-2).flatten(1, 2).to(call.value.dtype)
 

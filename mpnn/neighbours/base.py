@@ -99,6 +99,15 @@ class Neighbours(Revised, ABC):
         """Tells apart the states of tensors that the rule holds."""
         return ()
 
+    def state(self) -> Any:
+        """Changes with every assignment to this rule or one inside it, and every write to a tensor that they hold."""
+        return self.revision
+
+    def stamp(self) -> tuple:
+        """What this rule is now, by value: equal stamps mean equal pairs."""
+        key = self.key()
+        return (type(self), key) if key is not None else (type(self), id(self), self.state())
+
     def __or__(self, other: Neighbours) -> Neighbours:
         return _combined("|", self, other)
 
@@ -184,18 +193,18 @@ def kept_for(
     if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens:
         return make()
     ends = [t for t in two(tokens) if t is not None]
-    held = rule.versions()  # what is made from tensors lives as long as the rule that holds these
-    key = (name, held or rule, targets, sources, ends[0].grid if ends else None, device)
+    key = (name, rule.stamp(), targets, sources, ends[0].grid if ends else None, device)
     batches = [t.batch for t in ends if t.batch is not None]
-    if batches:
-        return derived(make, key, *batches)
-    store = rule.__dict__.setdefault("_made", OrderedDict()) if held else _made
-    found = store.get(key)
+    if batches:  # with the rule, so that nothing else takes the identity of one inside it
+        return derived(lambda: (rule, make()), key, *batches)[1]
+    # what is made from tensors lives as long as the rule that holds these
+    store = rule.__dict__.setdefault("_made", OrderedDict()) if rule.versions() else _made
+    found = store[key][1] if key in store else None
     if found is None:
         with outside():
             found = make()
         if not isinstance(found, Edges) or len(found) <= _CACHED_EDGES:
-            store[key] = found
+            store[key] = (None if store is not _made else rule, found)
             if len(store) > 16:
                 store.popitem(last=False)
     else:

@@ -56,6 +56,10 @@ class Blocks(Neighbours):
         }
         if len(set(given.values())) > 1:
             raise ValueError(f"expected one number of axes for size, grid, shift and halo, got {given}")
+        if grid is not None and not isinstance(grid, tuple | list):
+            raise TypeError(f"expected grid to be a tuple of ints or an int, got {grid!r}")
+        if 0 in given.values():
+            raise ValueError(f"expected at least one axis, got size={size!r}, grid={grid!r}")
         self.on_grid = "size" in given or "grid" in given
         self.axes = next(iter(given.values()), 1)
         if given and not self.on_grid:
@@ -95,12 +99,14 @@ class Blocks(Neighbours):
         cell, valid = torch.zeros_like(i)[:, None], torch.ones_like(i, dtype=torch.bool)[:, None]
         offsets: list[Tensor] = []
         for a, (at, count, start) in enumerate(self._places(tokens, targets, sources, i)):
-            raw = self._bounds(a, at)[:, None] + torch.arange(self._reach(a), device=i.device)
+            low = self._bounds(a, at)[:, None]
+            most = min(self._reach(a), count if self.on_grid else sources)
+            raw = low.clamp(min=0) + torch.arange(most, device=i.device)
             count, start = (t[:, None] if isinstance(t, Tensor) else t for t in (count, start))
-            inside = (raw >= 0) & (raw < count)
+            inside = (raw < low + self._reach(a)) & (raw < count)
             kept = start + raw
             if torch.compiler.is_compiling():
-                kept = kept.clamp(min=0).clamp(max=max(0, sources - 1))
+                kept = kept.clamp(max=(count if self.on_grid else max(1, sources)) - 1)
             stride = count if isinstance(count, int) else 1
             cell = (cell[:, :, None] * stride + kept[:, None]).flatten(1)
             offsets = [o[:, :, None].expand(-1, -1, raw.shape[1]).flatten(1) for o in offsets]

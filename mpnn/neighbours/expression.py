@@ -61,6 +61,17 @@ class Expression(Neighbours):
     def key(self) -> tuple:
         return self.left, self.right
 
+    def state(self) -> Any:
+        return self.revision, self.left.state(), self.right.state()
+
+    def stamp(self) -> tuple:
+        return type(self), self.left.stamp(), self.right.stamp()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("left", "right") and name in self._modules:
+            raise AttributeError(f"an expression keeps its sides; make a new one of them to change {self!r}")
+        super().__setattr__(name, value)
+
     def row_blocks(self, targets: int, sources: int, edges: int) -> Iterator[slice]:
         cuts = {0, targets}
         for rule in (self.left, self.right):

@@ -191,6 +191,9 @@ class Graph(Neighbours):
         held = [t for t in self._buffers.values() if t is not None and not t.is_inference()]
         return tuple((id(t), t._version) for t in held)
 
+    def state(self) -> Any:
+        return self.revision, self.versions()
+
     def row_blocks(self, targets: int, sources: int, edges: int) -> Iterator[slice]:
         start = self.edges(targets, sources).rows("target", targets).start
         return iter(blocks_of(start, edges))

@@ -54,8 +54,9 @@ class Random(Neighbours):
         taken = count.clamp(max=self.drawn)
         key = _mix(_mix(torch.full_like(i, self.seed & _LOW)) ^ (i - _first(tokens, i)))
         none = max(sources, 0)  # no token's number, for the places after the last draw
-        chosen = torch.full((i.shape[0], self.drawn), none, dtype=torch.int64, device=i.device)
-        for t in range(self.drawn):
+        places = self.drawn if torch.compiler.is_compiling() else min(self.drawn, sources)
+        chosen = torch.full((i.shape[0], places), none, dtype=torch.int64, device=i.device)
+        for t in range(places):
             last = count - taken + t
             draw = (_mix(key ^ t) * (last + 1)) >> 32
             again = (chosen[:, :t] == (low + draw)[:, None]).any(1)

@@ -69,7 +69,7 @@ class Window(Neighbours):
 
     def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
         first, length, low, high, slot = sequences(tokens, targets, sources)
-        residue = torch.arange(self.dilation, device=first.device)
+        residue = torch.arange(min(self.dilation, max(1, targets)), device=first.device)
         first, low, high, slot = (
             (t[:, None] + r).flatten()
             for t, r in ((first, residue), (low, 0 * residue), (high, 0 * residue), (slot, residue))

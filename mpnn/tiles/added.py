@@ -31,7 +31,9 @@ def added(
     else:
         mask = bias.to(dtype) if kept is None else bias.to(dtype).masked_fill(~kept, -torch.inf)
     count = entries if entry is None else 1
-    some = None if kept is None else _by_tile(kept.any(-1, keepdim=True), count, heads).squeeze(-1)
+    seen = kept if bias is None else mask > -torch.inf  # a bias may blank a row too
+    assert seen is not None
+    some = _by_tile(seen.any(-1, keepdim=True), count, heads).squeeze(-1)
     mask = _by_tile(mask, count, heads)
     return mask.expand(*mask.shape[:2], *group.shape[1:]), some
 

@@ -88,6 +88,8 @@ class Tokens:
         if self.grid is not None:
             if not (isinstance(self.grid, tuple) and all(isinstance(n, int | SymInt) for n in self.grid)):
                 raise TypeError(f"expected grid to be a tuple of ints, got {self.grid!r}")
+            if any(isinstance(n, int) and n < 0 for n in self.grid):
+                raise ValueError(f"expected grid of sizes ≥ 0, got {self.grid}")
             if math.prod(self.grid) != lead[-1]:
                 raise ValueError(f"expected {math.prod(self.grid)} tokens for grid {self.grid}, got {lead[-1]}")
 
