@@ -85,20 +85,24 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     many = entries > ENTRIES and call.tokens[0].x.device.type in CHUNKED
     fused = _in_chunks if many else F.scaled_dot_product_attention
 
+    layers, scale, biased = rule._modules, rule.scale, rule.bias is not None  # a look-up costs less than an attribute
+
     def run(x: Tensor) -> Tensor:
-        q = rule.query(x).view(heads).transpose(1, 2)
-        k, v = rule.key(x).view(fewer).transpose(1, 2), rule.value(x).view(fewer).transpose(1, 2)
+        q = layers["query"](x).view(heads).transpose(1, 2)
+        k, v = layers["key"](x).view(fewer).transpose(1, 2), layers["value"](x).view(fewer).transpose(1, 2)
         if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
-            y = fused(q, k, v, is_causal=causal, scale=rule.scale, enable_gqa=grouped)
+            y = fused(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         elif flash and not many:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=rule.scale)
-            if y.grad_fn is not None and y.grad_fn.name() == _FLASH:  # torch's written-out path has every derivative
-                _differentiable_twice(y, again, (q, k, v))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+            node = y.grad_fn
+            if node is not None and node.name() == _FLASH:  # torch's written-out path has every derivative
+                _differentiable_twice(node, again, [q, k, v])
         else:
             y = _Fused.apply(attention, again, q, k, v)
         y = y.transpose(1, 2).reshape(inner)
-        y = y if rule.output is None else rule.output(y)
-        return y if rule.bias is None else y + rule.bias
+        output = layers.get("output")
+        y = y if output is None else output(y)
+        return y + rule.bias if biased else y
 
     return run
 
@@ -243,10 +247,9 @@ class _Fused(Function):
         return None, None, *(next(grads) if t.requires_grad else None for t in inner)
 
 
-def _differentiable_twice(y: Tensor, again: Any, inputs: tuple[Tensor, ...]) -> Tensor:
+def _differentiable_twice(node: Any, again: Any, held: list[Tensor]) -> None:
     """The CPU's fused attention by torch's own autograd, whose backward cannot be differentiated: where a backward runs
     with gradients enabled, its results are replaced by the reference's. A hook costs less than a Function."""
-    held = [*inputs]
 
     def replace(found: tuple, grads: tuple) -> tuple | None:
         if torch.is_grad_enabled():
@@ -256,8 +259,7 @@ def _differentiable_twice(y: Tensor, again: Any, inputs: tuple[Tensor, ...]) -> 
             held.clear()  # as autograd frees what it saved
         return None
 
-    y.grad_fn.register_hook(replace)  # type: ignore[union-attr]
-    return y
+    node.register_hook(replace)
 
 
 class _Transformed(Function):
