@@ -209,11 +209,14 @@ class Difference(_Filtered):
 class Union(Expression):
     """``a | b``: the pairs of either; one in both belongs to ``a``. ``b``'s relations are numbered after ``a``'s.
 
-    BigBird is ``Window(w) | Global(g) | Random(r, seed)``, Longformer ``Window(w) | Global(g)``, Exphormer a graph with
-    an expander and global nodes, GPS a graph with ``AllTokens()``.
+    Longformer is ``Window(w) | Global(g)``, BigBird ``Blocks(b, halo=b) | Global(g) | Random(r, seed)``, the strided
+    Sparse Transformer ``Window(s, 0) | Window(n, 0, dilation=s)``, Exphormer ``graph | Random(r, seed) | Global(g)``,
+    GPS ``graph | AllTokens()``; Swin and HaloNet are one ``Blocks`` each.
 
-    Source: BigBird (Zaheer et al., 2020), `arXiv:2007.14062 <https://arxiv.org/abs/2007.14062>`_; Exphormer (Shirzad et
-    al., 2023), `arXiv:2303.06147 <https://arxiv.org/abs/2303.06147>`_.
+    Source: BigBird (Zaheer et al., 2020), `arXiv:2007.14062 <https://arxiv.org/abs/2007.14062>`_; Sparse Transformer
+    (Child et al., 2019), `arXiv:1904.10509 <https://arxiv.org/abs/1904.10509>`_; Exphormer (Shirzad et al., 2023),
+    `arXiv:2303.06147 <https://arxiv.org/abs/2303.06147>`_; GPS (Rampášek et al., 2022), `arXiv:2205.12454
+    <https://arxiv.org/abs/2205.12454>`_.
 
     Example::
 
