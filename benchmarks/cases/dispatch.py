@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.case import FORWARD, TRAIN, Case, Entry, Side, Work
+from benchmarks.case import FORWARD, TRAIN, Case, Entry, LeftOut, Side, Work
 from benchmarks.cases import bare
 from benchmarks.tensors import normal, seeded
 from mpnn import MessagePassing
+from mpnn.kernels import native as compiled
 from mpnn.neighbours import AllTokens, Full, Graph, Grid
 from mpnn.weights import QKSoftmax, SharedKernel, Static
 
@@ -97,6 +98,8 @@ def edge_softmax() -> Case:
 
 
 def native() -> Case:
+    if not compiled.INSTALLED:
+        raise LeftOut("numba is not installed: pip install 'mpnn[native]'")
     return attention("native")
 
 
