@@ -134,7 +134,7 @@ def close(result: dict[str, Any], path: Path, slack: float) -> int:
     print(f"{len(entries)} cases{left_out}, in {result['seconds']:.0f} s, written to {path}")
     for entry in red:
         print(f"red gate: {entry['key']}")
-    loosened = "" if slack == 1 else f", each loosened by a factor of {slack:g}"
+    loosened = "" if slack == 1 else f", ratios loosened by a factor of {slack:g}, overheads by {slack**2:g}"
     print(f"floors missed{loosened}:" if missed else f"every floor of a measured case is met{loosened}")
     for entry, mode, against in missed:
         noise = " (in disturbed rounds, so not judged)" if slack != 1 and entry["modes"][mode]["disturbed"] else ""
