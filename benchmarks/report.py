@@ -130,14 +130,18 @@ def between_marks(text: str, made: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Read a result file, draw the pictures beside it, write the README."""
+    """Read result files, draw the pictures beside them, write the README."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("result", type=Path, nargs="?", default=results.FOLDER / "bench.json")
+    parser.add_argument("results", type=Path, nargs="*", default=[results.FOLDER / "bench.json"])
     args = parser.parse_args(argv)
-    result = results.read(args.result)
-    drawn = plots.draw(result, results.FOLDER, args.result.stem)
-    write_text(README, between_marks(README.read_text(encoding="utf-8"), page(result, drawn)))
-    print("\n".join(f"wrote {path}" for path in (README, *(results.FOLDER / name for name, _ in drawn))))
+    pages, pictures = [], []
+    for path in args.results:
+        result = results.read(path)
+        drawn = plots.draw(result, results.FOLDER, path.stem)
+        pages.append(page(result, drawn))
+        pictures += [results.FOLDER / name for name, _ in drawn]
+    write_text(README, between_marks(README.read_text(encoding="utf-8"), "\n\n".join(pages)))
+    print("\n".join(f"wrote {path}" for path in (README, *pictures)))
     return 0
 
 
