@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mpnn.binding import check_batches, check_pair_mask, check_read
 from mpnn.checks import bool_mask, broadcastable, divides, instance, one_of, same_device, share, transforms
-from mpnn.edge_data import attach, list_edges
+from mpnn.edge_data import attach, data_graph, list_edges
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Graph, Neighbours
@@ -102,7 +102,7 @@ def attend(  # type: ignore[no-untyped-def]
     neighbours.check(n, m, (source, target))
     check_batches(neighbours, None, source, target)
     edges, attr, weight, _ = list_edges(neighbours, n, m, n == m, None, None, None, None)
-    if attr is not None or weight is not None:
+    if attr is not None or weight is not None or data_graph(neighbours) is not None:
         raise ValueError("the graph's edge data would be ignored by attend; pass score_bias=, (E, heads) for a Graph")
     nodes = {"x_source": source.x, "x_target": target.x, "query": q, "key": k, "value": v}
     if mask is not None:

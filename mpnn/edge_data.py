@@ -103,32 +103,55 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
     masked. ``rows``: how many edges the caller gave."""
     if call.explicit is not None:
         _check_graphs(call.explicit, *call.tokens)
-    _check_wanted(call.weight, attr, weight)
     rule = call.neighbours
+    held = _held(rule, attr, weight)
+    _check_wanted(call.weight, held[0] if attr is None else attr, held[1] if weight is None else weight)
     if weight is None and isinstance(rule, Graph) and rule.self_loops and rule.loop_weight != 1:
         weight = call.nodes["x_source"].new_ones(rows)  # an added loop weighs more or less than the edges
-    if attr is None and weight is None:
+    if all(t is None for t in (attr, weight, *held)):
         return
     x, edges = call.nodes["x_source"], call.all_edges()
-    if not isinstance(call.neighbours, Graph) and edges.valid is not None:
-        attr, weight = _spread(edges.valid, attr, weight)
-    elif not isinstance(call.neighbours, Graph):
-        check_rows(attr, None, weight, len(edges), NAMES)
+    keep = call.keep(edges)
+    counted = None if keep is None else keep.any(-1)
+    if not isinstance(rule, Graph):
+        if edges.valid is not None:
+            attr, weight = _spread(edges.valid, attr, weight)
+        else:
+            check_rows(attr, None, weight, len(edges), NAMES)
+        graph = data_graph(rule)
+        if graph is not None:
+            held = graph.pick(edges, call.targets, *held, counted)
+            attr, weight = held[0] if attr is None else attr, held[1] if weight is None else weight
     for name, given, axes in (("edge_attr", attr, 2), ("edge_weight", weight, 1)):
         if given is not None:
             same_device(name, given, x.device)
             broadcastable(name, given.shape[:-axes], call.lead, "the leading dimensions of x")
     attr, weight = (None if t is None else t.to(x.dtype) for t in (attr, weight))
-    keep = call.keep(edges)
-    counted = None if keep is None else keep.any(-1)
-    if isinstance(call.neighbours, Graph):
-        attr, weight = call.neighbours.fill(edges, call.targets, attr, weight, counted)
+    if isinstance(rule, Graph):
+        attr, weight = rule.fill(edges, call.targets, attr, weight, counted)
     if counted is not None:  # what a mask removes is not seen, not even as NaN
         attr = None if attr is None else torch.where(counted[..., None], attr, 0)
         weight = None if weight is None else torch.where(counted, weight, 0)
     if call.weight.normalise == "softmax":
         weight = None  # checked: a sparse matrix of ones is a structure
     call.attr, call.edge_weight = attr, weight
+
+
+def data_graph(rule: Neighbours) -> Graph | None:
+    """The graph with attributes or weights, if there is one, whose edges are the pairs of an expression by & and -."""
+    graph = getattr(rule, "graph", None)
+    return graph if graph is not None and graph.has_data else None
+
+
+def _held(rule: Neighbours, attr: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """The attributes and weights that a graph inside an expression brings, a row for each of its own edges."""
+    graph = data_graph(rule)
+    if graph is None:
+        return None, None
+    for name, given in (("edge_attr", attr), ("edge_weight", weight)):
+        if given is not None and getattr(graph, name) is not None:
+            raise ValueError(f"expected {name} once, got it in the graph and at the call; leave one of them out")
+    return graph.edge_attr, graph.weights() if weight is None else None
 
 
 def _spread(valid: Tensor, attr: Tensor | None, weight: Tensor | None) -> tuple[Tensor | None, Tensor | None]:

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mpnn.checks import compiling, transforms
 
@@ -62,8 +61,10 @@ def _wrapped(tensor: Any) -> bool:
     return tensor is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _learned(weight: Any, *given: Tensor | None) -> bool:
+def learned_bias(call: Any, weight: Any) -> bool:
+    """Whether a gradient of the score bias is wanted."""
     module = getattr(weight, "score_bias", None)
+    given = (call.nodes.get("score_bias"), call.nodes.get("edge_bias"))
     read = [*given, *(module.parameters() if module is not None else ())]
     return torch.is_grad_enabled() and any(t.requires_grad for t in read if t is not None)
 
@@ -114,7 +115,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         mask=call.source_mask is not None or call.target_mask is not None,
         pair_mask=call.pair_mask is not None,
         score_bias=kind,
-        learned_bias=kind is not None and _learned(weight, bias, call.nodes.get("edge_bias")),
+        learned_bias=learned_bias(call, weight),
         score=getattr(weight, "score", None) is not None,
         edge_attr=call.attr is not None,
         edge_weight=call.edge_weight is not None,

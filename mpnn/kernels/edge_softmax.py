@@ -17,8 +17,9 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
 from mpnn.scores import given_bias, module_bias
+from mpnn.sparse.attention import EdgeAttention, row_softmax
 from mpnn.sparse.csr import Csr
-from mpnn.sparse.products import EdgeAttention, Rows, SegmentMax, SegmentSum, row_softmax, rows3, sddmm, spmm
+from mpnn.sparse.products import Rows, SegmentMax, SegmentSum, rows3, sddmm, spmm
 from mpnn.spec import Spec
 
 name = "edge_softmax"

@@ -17,7 +17,7 @@ from mpnn.checks import wide
 from mpnn.kernels.base import Call, no_fused_products
 from mpnn.partial import attention, four
 from mpnn.recompute import drop, fresh_seed, recomputed
-from mpnn.spec import Spec, spec_of
+from mpnn.spec import Spec, learned_bias
 from mpnn.tiles import Group, tiles_of
 from mpnn.tiles.added import added, call_masks, score_bias
 
@@ -42,7 +42,7 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     """The aggregate: (..., N, C)."""
-    if call.dropout or spec_of(call, call.weight).learned_bias:
+    if call.dropout or learned_bias(call, call.weight):
         return _written_out(call)
     return attention(call, [partial(call)], reference)
 

@@ -234,10 +234,10 @@ class Union(Expression):
         super().__init__(left, right)
         for rule in (left, right):
             graph = rule if hasattr(rule, "built") else getattr(rule, "graph", None)
-            if graph is not None and not (graph.edge_attr is None and graph.edge_weight is None):
+            if graph is not None and graph.has_data:
                 raise ValueError(
-                    f"expected a Graph without attr and weight in {self!r}, where other pairs have none; pass "
-                    "edge_attr= or edge_weight= of all pairs at the call, by target and source"
+                    f"expected a Graph without attr, weight and loop_weight in {self!r}, whose other pairs have none; "
+                    "pass edge_attr= or edge_weight= of all pairs at the call, by target and source"
                 )
         self._parts: list[Neighbours] | None = None
         self.axes = left.axes if left.axes == right.axes else 0

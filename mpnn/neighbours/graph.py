@@ -149,6 +149,28 @@ class Graph(Neighbours):
         index, valid = torch.cat([row, torch.full_like(loop, -1)]), torch.cat([kept, wanted])
         return Edges(*ends, relation, index=index, valid=valid).compact()
 
+    @property
+    def has_data(self) -> bool:
+        """Whether edges, or the loops that are added to them, have attributes or weights."""
+        loops = self.self_loops is not None and self.loop_weight != 1
+        return loops or self.edge_attr is not None or self.edge_weight is not None
+
+    def weights(self) -> Tensor | None:
+        """The weights of a built graph's edges; ones where only its added loops weigh more or less."""
+        if self.edge_weight is None and self.self_loops is not None and self.loop_weight != 1:
+            return torch.ones(self.edge_index.shape[1], device=self.edge_index.device)
+        return self.edge_weight
+
+    def pick(
+        self, edges: Edges, nodes: int, attr: Tensor | None, weight: Tensor | None, counted: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """This graph's data, one row for each of its edges, at some of them."""
+        if self.self_loops is not None:
+            return self.fill(edges, nodes, attr, weight, counted)
+        assert edges.index is not None
+        attr = None if attr is None else attr.index_select(-2, edges.index)
+        return attr, None if weight is None else weight.index_select(-1, edges.index)
+
     def fill(
         self, edges: Edges, nodes: int, attr: Tensor | None, weight: Tensor | None, counted: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mpnn import limits
+from mpnn.memo import outside
 from mpnn.neighbours import Neighbours
 from mpnn.neighbours.base import kept_for
 
@@ -87,7 +88,6 @@ class Group:
     masks: Tensor | None
     which: Tensor
     some: Tensor | None
-
     added: dict[torch.dtype, Tensor] = dataclasses.field(default_factory=dict)
 
     def pattern(self, tiles: slice, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
@@ -100,7 +100,9 @@ class Group:
         some = some if some is None else some[:, None]
         if alone or self.masks[0].numel() * self.shape[0] <= limits.block:  # kept, of one mask or of all tiles
             if dtype not in self.added:
-                self.added[dtype] = minus_infinity(self.masks if alone else self.masks[self.which], dtype)[:, None]
+                with outside():
+                    every = self.masks if alone else self.masks[self.which]
+                    self.added[dtype] = minus_infinity(every, dtype)[:, None]
             return (self.added[dtype] if alone else self.added[dtype][tiles]), some
         return minus_infinity(self.masks.index_select(0, self.which[tiles]), dtype)[:, None], some
 
@@ -122,11 +124,11 @@ class Tiles:
     groups: list[Group]
     place: Tensor | None
 
-    def back(self, x: Tensor, empty: float = 0.0) -> Tensor:
+    def back(self, x: Tensor) -> Tensor:
         """(targets of all groups, …) in the order of the targets."""
         if self.place is None:
             return x
-        return torch.cat([x, x.new_full((1, *x.shape[1:]), empty)]).index_select(0, self.place)
+        return torch.cat([x, x.new_zeros(1, *x.shape[1:])]).index_select(0, self.place)
 
 
 def minus_infinity(kept: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from mpnn.edges import Edges
+from mpnn.sparse.attention import EdgeAttention, row_softmax
 from mpnn.sparse.csr import Csr
-from mpnn.sparse.products import EdgeAttention, Rows, Sddmm, SegmentMax, SegmentSum, Spmm, row_softmax, sddmm, spmm
+from mpnn.sparse.products import Rows, Sddmm, SegmentMax, SegmentSum, Spmm, sddmm, spmm
 
 N, M, E, K, D = 4, 5, 11, 3, 2  # rows, columns, edges, matrices, channels
 
