@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpnn import MessagePassing, attend
+from mpnn.kernels import merge
 from mpnn.neighbours import AllTokens, Blocks, Global, Graph, Grid, Neighbours, Union, Window
+from mpnn.positions import ALiBi
 from mpnn.weights import QKSoftmax
 
 N = 48
@@ -137,3 +139,37 @@ def test_reasons_name_what_no_part_knows() -> None:
     plan = MessagePassing(rule | Graph(EDGES, N), QKSoftmax(8, 2)).plan(torch.ones(N, 8))
     assert [p.kernel for p in plan.parts][:2] == ["tiles", "tiles"] and sum(p.edges for p in plan.parts) == plan.edges
     assert "edges → tiles" in str(plan)
+
+
+LISTED = [k for k in merge.PARTS if k.name in ("native", "edge_softmax")]
+RULES = {
+    "window and graph": Window(2) | Graph(EDGES, N),
+    "two graphs": Graph(EDGES, N) | Graph(EDGES.flip(0), N),
+    "all three": Blocks(7, shift=2) | Global(1) | Graph(EDGES, N),
+}
+MASKS = {
+    "plain": {},
+    "masked": {"mask": torch.rand(2, N) < 0.7, "pair_mask": torch.rand(2, 4, N, N) < 0.8},
+    "biased": {"score_bias": torch.randn(4, N, N, dtype=torch.float64), "mask": torch.arange(N) > 3},
+    "ALiBi": {"score_bias": ALiBi(4), "scale": 0.3},
+}
+
+
+@pytest.mark.parametrize("listed", LISTED, ids=lambda k: k.name)
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("given", MASKS)
+def test_each_kernel_of_a_listed_part(listed, name: str, given: str, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """The best of them hides the others, so each is the only one in its turn: values, gradients, a vmapped axis."""
+    monkeypatch.setattr(merge, "PARTS", [*(k for k in merge.PARTS if k.name == "tiles"), listed])
+    shapes = ((2, 4, N, 3), (2, 2, N, 3), (2, 2, N, 3))  # two query heads for each key
+    q, k, v = (torch.randn(*s, dtype=torch.float64).requires_grad_() for s in shapes)
+    upstream = torch.randn_like(q)
+    found = []
+    for kernel in ("merge", "reference"):
+        y = attend(q, k, v, RULES[name], kernel=kernel, **MASKS[given])
+        found.append([y, *torch.autograd.grad(y, (q, k, v), upstream)])
+    torch.testing.assert_close(*found)
+    if given == "plain":
+        many = [torch.stack([t, 2 * t]).detach() for t in (q, k, v)]
+        mapped = torch.func.vmap(lambda *t: attend(*t, RULES[name], kernel="merge"))(*many)
+        torch.testing.assert_close(mapped[0], found[0][0])
