@@ -1,0 +1,92 @@
+"""Bridge: how one kind of layer is a configuration of message passing, and how it is called."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Refused(ValueError):
+    """A layer, an option or a core that has no counterpart, with the reason."""
+
+
+class Bridge(ABC):
+    """One kind of layer beside its core, the message passing that computes the same.
+
+    The core's parameters are views of the layer's, and :meth:`tensors` names them. Copying, sharing, giving back and
+    standing in for the layer all go through these views, so nothing can be lost on one of the ways only.
+    """
+
+    kind: str  # "linear", "convolution", "attention" or "graph": what ``convert(kinds=)`` chooses by
+    structure: tuple[str, ...] = ()  # keywords of from_layer that this bridge reads
+
+    @abstractmethod
+    def layers(self) -> tuple[type[nn.Module], ...]:
+        """The classes of layers; libraries are imported here, not before."""
+
+    def refuse(self, layer: Any) -> list[str]:
+        """The options of this layer that have no configuration, by name and with the reason."""
+        return []
+
+    @abstractmethod
+    def configure(self, layer: Any, **structure: Any) -> nn.Module:
+        """The core with parameters of its own: a MessagePassing, or a module made of several."""
+
+    @abstractmethod
+    def tensors(self, layer: Any, core: nn.Module) -> dict[str, Tensor]:
+        """Every parameter of the core by its name, as a differentiable view of a parameter of the layer."""
+
+    @abstractmethod
+    def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+        """A layer of the core's numbers, and the structure with which it gives this core; raises :class:`Refused`."""
+
+    def options(self, layer: Any) -> dict[str, Any]:
+        """What the core does not tell of the layer: its calling convention, initial values and the like."""
+        return {}
+
+    @abstractmethod
+    def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The layer's own call by the core, a function of tokens: same arguments, same result."""
+
+
+def quietly(make: Callable[[], Any]) -> Any:
+    """Make modules whose parameters are filled afterwards, without a step of the global random state."""
+    state = torch.get_rng_state()
+    try:
+        return make()
+    finally:
+        torch.set_rng_state(state)
+
+
+def like(core: nn.Module, layer: nn.Module) -> nn.Module:
+    """The core with the layer's dtype, device and train or eval state."""
+    first = next(layer.parameters(), None)
+    if first is not None:
+        core.to(device=first.device, dtype=first.dtype)
+    return core.train(layer.training)
+
+
+def settings(core: nn.Module) -> dict[str, Any]:
+    """What a core computes, apart from its parameters' values: classes, plain settings and shapes of all its modules."""
+    plain = (int, float, str, bool, tuple, type(None))
+    found: dict[str, Any] = {}
+    for name, module in core.named_modules():
+        dot = name and name + "."
+        found[name or "class"] = type(module).__name__
+        for key, value in vars(module).items():
+            if isinstance(value, plain) and not key.startswith("_") and key not in ("training", "origin", "revision"):
+                found[dot + key] = value
+        found |= {dot + k: p is not None and tuple(p.shape) for k, p in module._parameters.items()}
+        found |= {dot + k: b is not None and (tuple(b.shape), b.dtype) for k, b in module._buffers.items()}
+    return found
+
+
+def differences(a: nn.Module, b: nn.Module) -> str:
+    """Where the settings of two cores differ, in words; empty where they compute the same."""
+    ours, theirs = settings(a), settings(b)
+    keys = [k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k)]
+    return ", ".join(f"{k}={ours.get(k)!r} instead of {theirs.get(k)!r}" for k in keys)

@@ -1,0 +1,150 @@
+"""from_layer and to_layer: one layer as message passing, and back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from mpnn.checks import hint, instance
+from mpnn.interop.bridge import Bridge, Refused, differences, like, quietly
+from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
+
+
+def find(layer: nn.Module) -> Bridge | None:
+    """The bridge of a layer's class; a subclass may compute something else, so it has none."""
+    for bridge in BRIDGES:
+        if type(layer) in bridge.layers():
+            return bridge
+    return None
+
+
+def reasons(layer: nn.Module) -> list[str]:
+    """Why this layer is no message passing of ours, in words; none where it is."""
+    bridge = find(layer)
+    if bridge is not None:
+        return bridge.refuse(layer)
+    name = type(layer).__name__
+    if name in OUT_OF_SCOPE:
+        return [f"{name}: {OUT_OF_SCOPE[name]}"]
+    return [f"{name} has no configuration here; known are {', '.join(known())}"]
+
+
+def known() -> list[str]:
+    """The names of all layers that have a bridge and whose library is installed."""
+    return [cls.__name__ for bridge in BRIDGES for cls in bridge.layers()]
+
+
+def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn.Module:
+    """The message passing that computes what a layer of torch or PyG computes, with its weights.
+
+    Train or eval state, dtype, device and ``requires_grad`` are the layer's. Tokens are (..., N, C), channels last.
+
+    Args:
+        layer: ``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer``,
+            ``nn.TransformerDecoderLayer``, or a convolution of PyG.
+        share: the parameters stand in the layer's memory: an update of one is seen by the other. Where the shapes agree
+            it is the same ``nn.Parameter``; elsewhere each side has its own gradient.
+        structure: what the layer does not know: ``size=`` of the grid of a convolution, ``units=True`` for an
+            ``nn.Linear`` whose neurons are the tokens.
+
+    Raises:
+        ValueError: for a layer or an option without a counterpart, by name and with the reason; nothing is dropped.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn.interop import from_layer
+        >>> conv = torch.nn.Conv2d(3, 8, 3, padding=1)
+        >>> layer, image = from_layer(conv, size=(5, 7)), torch.randn(2, 3, 5, 7)
+        >>> y = layer(image.flatten(2).transpose(1, 2)).transpose(1, 2).reshape(2, 8, 5, 7)
+        >>> torch.allclose(y, conv(image), atol=1e-6)
+        True
+    """
+    instance("layer", layer, nn.Module, "a layer, as nn.Conv2d(3, 8, 3)")
+    why = reasons(layer)
+    if why:
+        raise Refused("; ".join(why))
+    bridge = find(layer)
+    assert bridge is not None
+    unread = [name for name in structure if name not in bridge.structure]
+    if unread:
+        known_here = ", ".join(bridge.structure) or "none"
+        raise TypeError(
+            f"from_layer got an unexpected argument {unread[0]!r}{hint(unread[0], bridge.structure)}; "
+            f"{type(layer).__name__} takes {known_here}"
+        )
+    core = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
+    views = bridge.tensors(layer, core)
+    own = dict(core.named_parameters(remove_duplicate=False))
+    assert views.keys() == own.keys(), (type(layer).__name__, sorted(views.keys() ^ own.keys()))
+    for name, view in views.items():
+        if share:
+            owner, _, last = name.rpartition(".")
+            same = isinstance(view, nn.Parameter)
+            core.get_submodule(owner)._parameters[last] = (
+                view if same else nn.Parameter(view.detach(), view.requires_grad)
+            )
+        else:
+            own[name].data.copy_(view.detach())
+            own[name].requires_grad_(view.requires_grad)
+    core.origin = (type(layer), bridge.options(layer))
+    return core
+
+
+def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
+    """The layer of torch or PyG that computes what a message passing computes, with its weights.
+
+    The inverse of :func:`from_layer`, bit for bit; it also takes a ``MessagePassing`` that never was a layer.
+
+    Args:
+        kind: the class of layer to make; by default that of :func:`from_layer`, else the first that fits.
+
+    Raises:
+        ValueError: where no layer computes that, with the reason of each.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop import to_layer
+        >>> from mpnn.neighbours import AllTokens
+        >>> from mpnn.weights import QKSoftmax
+        >>> to_layer(MessagePassing(AllTokens(), QKSoftmax(8, heads=2))).embed_dim
+        8
+    """
+    instance("core", core, nn.Module, "a MessagePassing, or what from_layer returned")
+    first, options = getattr(core, "origin", (None, {}))
+    wanted = kind or first
+    why = []
+    for bridge in BRIDGES:
+        if wanted is not None and wanted not in bridge.layers():
+            continue
+        try:
+            layer, structure = quietly(partial(bridge.restore, core, options if wanted is first else {}))
+            again = quietly(partial(bridge.configure, layer, **structure))
+        except Refused as refusal:
+            why.append(str(refusal))
+            continue
+        apart = differences(again, core)
+        if apart:
+            why.append(f"{type(layer).__name__} has {apart}")
+            continue
+        _fill(like(layer, core), bridge.tensors(layer, core), core)
+        return layer
+    if not why:
+        why.append(f"{getattr(wanted, '__name__', wanted)} is unknown; known are {', '.join(known())}")
+    raise Refused("no layer computes this: " + "; ".join(why))
+
+
+def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:
+    """Write the core's parameters into the layer's, through their views, and what of them is trained."""
+    trained = set()
+    for name, view in views.items():
+        value = core.get_parameter(name)
+        view.detach().copy_(value.detach())
+        if value.requires_grad:
+            trained.add(id(view if view._base is None else view._base))
+    for parameter in layer.parameters():
+        parameter.requires_grad_(id(parameter) in trained)
