@@ -1,10 +1,10 @@
-"""Rewrite what README.md shows of the program: the atlas, the comparison in results/, the output of its Python.
+"""Rewrite what README.md and docs/ show of the program: the atlas, what stands in results/, the output of its Python.
 
 No number in it is typed by hand. A table stands between `<!-- NAME:start -->` and `<!-- NAME:end -->`, an output in the
 `text` block below a `python` block. `mpnn compare --folder results` leaves what the comparison is made from; a run and
 the same run with shuffled positions share a table.
 
-    python docs/make_tables.py            rewrite README.md
+    python docs/make_tables.py            rewrite README.md and docs/
     python docs/make_tables.py --check    change nothing, and fail where it would
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import re
 import sys
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any
 from mpnn.experiments import MODELS, Comparison
 from mpnn.experiments.atlas_cells import CELLS
 from mpnn.experiments.recipes import PUBLISHED
+from mpnn.experiments.verify import Layer, summary
+from mpnn.experiments.verify_case import Verified
 from mpnn.report.style import NAMES
 from mpnn.report.table import accuracy, amount, caption, kernels, title
 
@@ -124,17 +127,33 @@ def with_outputs(text: str) -> str:
     return re.sub(r"^```python\n(.*?)^```\n(?:```text\n.*?^```\n)?", run, text, flags=re.MULTILINE | re.DOTALL)
 
 
+def verified(file: Path) -> str:
+    """A row for each layer that can be loaded, from what `mpnn verify --out` wrote."""
+    record = json.loads(file.read_text(encoding="utf-8"))
+    lines = [row(["layer", "sets of options", "value", "gradient", "time", "kernels"]), row(["---", *["---:"] * 4, "---"])]
+    for layer in record["layers"]:
+        cases = tuple(Verified(**{**case, "kernels": tuple(case["kernels"])}) for case in layer["cases"])
+        lines.append(row(list(summary(Layer(f"`{layer['layer']}`", cases)).values())))
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items() if name != "mpnn")
+    return "\n".join([*lines, "", f"Made by `{record['command']}`; {record['machine']}; Python {record['python']}, {versions}."])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing, and fail where README.md would change")
     check = parser.parse_args().check
-    readme = ROOT / "README.md"
-    old = readme.read_text(encoding="utf-8")
-    new = with_outputs(rewritten(old, {"atlas": atlas(), "results": results(ROOT / "results")}))
-    if check and new != old:
-        sys.exit("README.md is not what docs/make_tables.py makes of it; run it")
-    if not check:
-        readme.write_text(new, encoding="utf-8")
+    blocks = {
+        "README.md": {"atlas": atlas(), "results": results(ROOT / "results")},
+        "docs/verify.md": {"verify": verified(ROOT / "results" / "verify.json")},
+    }
+    for name, made in blocks.items():
+        file = ROOT / name
+        old = file.read_text(encoding="utf-8")
+        new = with_outputs(rewritten(old, made))
+        if check and new != old:
+            sys.exit(f"{name} is not what docs/make_tables.py makes of it; run it")
+        if not check:
+            file.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

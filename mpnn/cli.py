@@ -52,6 +52,15 @@ Each finished run is kept in runs/NAME at once. After Ctrl-C the same command go
         "check each neighbourhood with each weight against a published layer",
         examples="  mpnn atlas                                   sixteen cells: layer, largest errors, kernel",
     ),
+    "verify": Command(
+        "mpnn.experiments.verify:verify",
+        "check every layer of torch and PyG that can be loaded against its original",
+        needs=("rich",),
+        examples="""\
+  mpnn verify                                  all layers with their options: errors, the way back, time
+  mpnn verify --layers Conv2d,GCNConv          some of them
+  mpnn verify --out verify.json                and everything that was measured as a file""",
+    ),
 }
 
 

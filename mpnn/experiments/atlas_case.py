@@ -117,10 +117,17 @@ def measure(case: Case, seed: int = 1) -> Errors:
     wanted = _gradients(theirs, upstream, [*inputs, *(t.theirs for t in case.ties)])
     views = [_same] * len(inputs) + [t.view for t in case.ties]
     wanted = [view(g) for view, g in zip(views, wanted, strict=True)]
-    # Some gradients are zero by their nature, as that of a bias of keys: their rounding errors are parts of the others.
-    floor = 0.1 * max(float(g.abs().max()) for g in wanted)
-    gradient = max(error(a, b, floor) for a, b in zip(got, wanted, strict=True))
-    return Errors(error(ours.detach(), theirs.detach()), gradient, ", ".join(dict.fromkeys(kernels.values())))
+    value = error(ours.detach(), theirs.detach())
+    return Errors(value, gradient_error(got, wanted), ", ".join(dict.fromkeys(kernels.values())))
+
+
+def gradient_error(got: list[Tensor], wanted: list[Tensor]) -> float:
+    """The largest error of several gradients, each a part of its own largest value or of a tenth of the largest of all.
+
+    Some gradients are zero by their nature, as that of a bias of keys: their rounding errors are parts of the others.
+    """
+    floor = 0.1 * max((float(g.abs().max()) for g in wanted if g.numel()), default=0.0)
+    return max((error(a, b, floor) for a, b in zip(got, wanted, strict=True)), default=0.0)
 
 
 def _gradients(y: Tensor, upstream: Tensor, wrt: list[Any]) -> list[Tensor]:

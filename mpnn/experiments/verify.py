@@ -1,0 +1,116 @@
+"""``mpnn verify``: every layer that can be loaded, beside its original."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from mpnn.data.errors import one_of, require
+from mpnn.data.files import write_text
+from mpnn.experiments.about import about
+from mpnn.experiments.verify_case import LayerCase, Verified, verify_layer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Layer:
+    """All cases of one layer."""
+
+    name: str
+    cases: tuple[Verified, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(case.agrees for case in self.cases)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"layer": self.name, "agrees": self.agrees, "cases": [asdict(case) for case in self.cases]}
+
+
+def cases() -> dict[str, tuple[LayerCase, ...]]:
+    """The cases of every layer by its name; what PyG computes is imported here."""
+    from mpnn.experiments.verify_pyg import PYG
+    from mpnn.experiments.verify_torch import TORCH
+
+    return {**TORCH, **PYG}
+
+
+def verify(
+    layers: Annotated[str | None, "which layers, as Conv2d,GCNConv (default: all)"] = None,
+    *,
+    out: Annotated[str | Path | None, "also write what came out to this file, as JSON"] = None,
+) -> None:
+    """Check every layer of torch and PyG that mpnn loads against its original: value, gradient, the way back, time.
+
+    Raises:
+        UsageError: for a layer that is not known.
+        SystemExit: with code 1, where one differs.
+    """
+    require("rich", purpose="the table of verify")
+    from rich.console import Console
+    from rich.progress import Progress
+
+    known = cases()
+    names = [one_of(name.strip(), list(known), "layer") for name in layers.split(",")] if layers else list(known)
+    console = Console(highlight=False)
+    done: list[Layer] = []
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("checking", total=sum(len(known[name]) for name in names))
+        for name in names:
+            outcomes = []
+            for case in known[name]:
+                bar.update(task, description=name)
+                outcomes.append(verify_layer(case))
+                bar.advance(task)
+            done.append(Layer(name, tuple(outcomes)))
+    if out is not None:
+        record = {"command": "mpnn verify", **about(), "layers": [layer.as_dict() for layer in done]}
+        write_text(Path(out), json.dumps(record, indent=1) + "\n")
+    console.print(table(done))
+    agreeing = sum(layer.agrees for layer in done)
+    colour = "green" if agreeing == len(done) else "red"
+    console.print(
+        f"[{colour}]{agreeing} of {len(done)} layers agree[/], {sum(len(one.cases) for one in done)} sets of options. "
+        "Errors are parts of the original's largest value; time: the original's over ours, small inputs, one thread."
+    )
+    if agreeing < len(done):
+        sys.exit(1)
+
+
+def table(done: list[Layer]) -> Table:
+    """A row for each layer: how many sets of options, the largest errors, the kernels, the time."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD)
+    made.add_column("", no_wrap=True)
+    made.add_column("layer", no_wrap=True)
+    for column in ("options", "value", "gradient", "time"):
+        made.add_column(column, justify="right", no_wrap=True)
+    made.add_column("kernels")
+    for layer in done:
+        row = summary(layer)
+        sign = "[green]✓[/]" if layer.agrees else "[red]✗[/]"
+        made.add_row(sign, *(row[k] for k in ("layer", "options", "value", "gradient", "time", "kernels")))
+    return made
+
+
+def summary(layer: Layer) -> Mapping[str, str]:
+    """A layer in words and figures, as the table and the documentation show it."""
+    ratios = sorted(case.ratio for case in layer.cases)
+    kernels = dict.fromkeys(kernel for case in layer.cases for kernel in case.kernels)
+    spread = f"×{ratios[0]:.2f}" if len(ratios) == 1 else f"×{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    return {
+        "layer": layer.name,
+        "options": str(len(layer.cases)),
+        "value": f"{max(case.value for case in layer.cases):.0e}",
+        "gradient": f"{max(case.gradient for case in layer.cases):.0e}",
+        "time": spread,
+        "kernels": ", ".join(kernels),
+    }
