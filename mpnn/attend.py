@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.binding import check_batches, check_pair_mask, check_read
-from mpnn.checks import bool_mask, broadcastable, divides, instance, one_of, same_device, share, transforms
+from mpnn.binding import check_batches, check_pair_mask, check_read, read_bias
+from mpnn.checks import bool_mask, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, data_graph, list_edges
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
-from mpnn.neighbours import Graph, Neighbours
+from mpnn.neighbours import Neighbours
 from mpnn.pairs import Pairs
 from mpnn.places import place
 from mpnn.plan import BY_NAME, NAMES, choose, forced
@@ -101,7 +101,7 @@ def attend(  # type: ignore[no-untyped-def]
         raise ValueError(f"expected q of {own} targets for {neighbours}, got {n}")
     neighbours.check(n, m, (source, target))
     check_batches(neighbours, None, source, target)
-    edges, attr, weight, _ = list_edges(neighbours, n, m, n == m, None, None, None, None)
+    edges, attr, weight, rows = list_edges(neighbours, n, m, n == m, None, None, None, None)
     if attr is not None or weight is not None or data_graph(neighbours) is not None:
         raise ValueError("the graph's edge data would be ignored by attend; pass score_bias=, (E, heads) for a Graph")
     nodes = {"x_source": source.x, "x_target": target.x, "query": q, "key": k, "value": v}
@@ -117,7 +117,7 @@ def attend(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     attach(call, None, None)
     if isinstance(score_bias, Tensor):
-        _attach_bias(call, score_bias, heads)
+        call.nodes |= read_bias(call, score_bias, heads, rows)
     place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
     call.nodes |= call.constants
     name, _ = choose(spec_of(call, rule), forced(kernel))
@@ -183,20 +183,3 @@ def _end(given: Any, end: int, name: str, one: bool) -> Tensor | None:
     if not one:
         raise ValueError(f"expected {name} as a pair (sources, targets), since N ≠ M, got one tensor")
     return given
-
-
-def _attach_bias(call: Call, bias: Tensor, heads: int) -> None:
-    if not bias.is_floating_point():
-        raise TypeError(f"expected score_bias of a floating dtype, got {bias.dtype}; a bool mask goes to pair_mask=")
-    same_device("score_bias", bias, call.value.device)
-    if (
-        isinstance(call.neighbours, Graph)
-        and bias.ndim == 2
-        and bias.shape == (call.neighbours.edge_index.shape[1], heads)
-    ):
-        call.nodes["edge_bias"] = nn.functional.pad(bias, (0, 0, 0, 1))[
-            call.all_edges().index
-        ]  # an added loop has bias 0
-        return
-    broadcastable("score_bias", bias.shape, (*call.lead, heads, call.targets, call.sources), "(..., heads, N, M)")
-    call.nodes["score_bias"] = bias

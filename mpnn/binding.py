@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpnn.checks import bool_mask, broadcastable, compiling, readable, same_device, same_dtype, transforms, values
 from mpnn.edge_data import attach, list_edges
@@ -47,9 +47,48 @@ def token_sets(rule: Neighbours, x: Any, source: Any, fields: dict[str, Any]) ->
             raise ValueError(f"expected a pair (x_source, x_target), got {len(x)} entries")
         return as_tokens("x_source", x[0], mask=mask), as_tokens("x_target", x[1], **others)
     if source is not None:
-        return as_tokens("source", source, mask=mask), as_tokens("x", x, **others)
+        beside = others if source is x else {}  # one set of tokens: as sources with a mask, as targets without one
+        return as_tokens("source", source, mask=mask, **beside), as_tokens("x", x, **others)
     tokens = as_tokens("x", x, **fields)
     return tokens, (tokens if rule.target_count(tokens.x.shape[-2], tokens) is None else None)
+
+
+def key_and_value(weight: Any, source: Any) -> tuple[Any, Tensor | None]:
+    """(source, values) of a call: attention takes ``source=(keys, values)``, the parts of its source tokens apart."""
+    if not isinstance(source, tuple | list):
+        return source, None
+    got = f"{type(source).__name__} of {', '.join(type(s).__name__ for s in source)}"
+    if not isinstance(weight, QKSoftmax):
+        kind = getattr(weight, "spec_name", type(weight).__name__)
+        raise TypeError(f"expected source to be a tensor (..., M, C) or Tokens for {kind}, got {got}")
+    if len(source) != 2 or not isinstance(source[1], Tensor):
+        raise TypeError(f"expected source to be a tensor (..., M, C), Tokens or (keys, values), got {got}")
+    return source[0], source[1]
+
+
+def check_values(weight: Any, keys: Tokens, value: Tensor) -> int:
+    """Refuse values that do not stand beside their keys; returns the width that keys have."""
+    width, beside = weight.part_widths()
+    wanted = (*keys.x.shape[:-1], beside)
+    if tuple(value.shape) != wanted:
+        raise ValueError(f"expected values of shape {wanted}, beside their keys, got {tuple(value.shape)}")
+    same_device("values", value, keys.x.device)
+    same_dtype("values", value.dtype, keys.x.dtype)
+    return width
+
+
+def read_bias(call: Call, bias: Any, heads: int, rows: int) -> dict[str, Tensor]:
+    """The caller's score bias as kernels read it: (..., heads, N, M), or (E, heads) of a graph's ``rows`` edges."""
+    if not isinstance(bias, Tensor):
+        raise TypeError(f"expected score_bias to be a tensor (..., heads, N, M), got {type(bias).__name__}")
+    if not bias.is_floating_point():
+        raise TypeError(f"expected score_bias of a floating dtype, got {bias.dtype}; a bool mask goes to pair_mask=")
+    x = call.tokens[0].x
+    same_device("score_bias", bias, x.device)
+    if isinstance(call.neighbours, Graph) and bias.shape == (rows, heads):  # an added loop has bias 0
+        return {"edge_bias": nn.functional.pad(bias, (0, 0, 0, 1))[call.all_edges().index]}
+    broadcastable("score_bias", bias.shape, (*call.lead, heads, call.targets, call.sources), "(..., heads, N, M)")
+    return {"score_bias": bias}
 
 
 def check_batches(rule: Neighbours, weight: Any, source: Tokens, target: Tokens | None) -> None:
@@ -128,12 +167,12 @@ def check_offsets(rule: Neighbours, weight: Any, source: Tokens, target: Tokens 
         raise ValueError(f"expected offsets of {wanted} axes for {type(network).__name__}, got {axes}")
 
 
-def check_tokens(weight: Weight, source: Tokens, target: Tokens | None) -> None:
+def check_tokens(weight: Weight, source: Tokens, target: Tokens | None, width: int | None) -> None:
     """Refuse tokens of a wrong width, dtype, device, or with other leading dimensions than the sources."""
     parameter = next((p for p in weight.parameters() if p.is_floating_point()), None)
-    sets = [("x", source, weight.width())]
+    sets = [("x", source, width)]
     if target is not None and target is not source:
-        sets = [("x_source", source, weight.width()), ("x_target", target, weight.target_width())]
+        sets = [("x_source", source, width), ("x_target", target, weight.target_width())]
     for name, tokens, width in sets:
         x = tokens.x
         if width is not None and x.shape[-1] != width:
@@ -158,8 +197,10 @@ def bind(
 ) -> Call:
     """The call of a layer. ``edges``: edge_index, edge_attr, edge_type, edge_weight; ``given``: the other arguments."""
     check_read(rule, weight, *(given.get(n) for n in ("positions", "coordinates", "grid")))
-    source, target = token_sets(rule, x, given.get("source"), {n: given.get(n) for n in FIELDS})
+    keys, values = key_and_value(weight, given.get("source"))
+    source, target = token_sets(rule, x, keys, {n: given.get(n) for n in FIELDS})
     one_set, m = target is source, source.x.shape[-2]
+    seen_twice = keys is x
     own = rule.target_count(m, source)
     if own is not None and target is not None and target.x.shape[-2] != own:
         raise ValueError(f"expected {own} target tokens for {rule}, got {int(target.x.shape[-2])}")
@@ -168,39 +209,51 @@ def bind(
     rule.check(n, m, source if target is None or one_set else (source, target))
     check_batches(rule, weight, source, target)
     check_offsets(rule, weight, source, target)
-    check_tokens(weight, source, target)
+    check_tokens(weight, source, target, weight.width() if values is None else check_values(weight, source, values))
     if weight.normalise == "symmetric" and not one_set:
         raise ValueError("normalise='symmetric' weighs both ends by degrees of one set of tokens, got two sets")
     lead, pair_mask = tuple(source.x.shape[:-2]), given.get("pair_mask")
     check_pair_mask(pair_mask, lead, weight.heads or 1, n, m, source.x.device)
+    if given.get("score_bias") is not None and not isinstance(weight, QKSoftmax):
+        kind = getattr(weight, "spec_name", type(weight).__name__)
+        raise ValueError(f"score_bias would be ignored by {kind}, whose weights are no scores; leave it out")
     explicit, attr, scale, rows = list_edges(
-        rule, n, m, one_set, *(edges.get(k) for k in ("edge_index", "edge_attr", "edge_type", "edge_weight"))
+        rule,
+        n,
+        m,
+        one_set or seen_twice,
+        *(edges.get(k) for k in ("edge_index", "edge_attr", "edge_type", "edge_weight")),
     )
     clean = source.clean()
     clean_target = clean if one_set else None if target is None else target.clean()
     call = Call(
         rule, weight, n, m, lead, {"x_source": clean.x}, (clean, clean_target), explicit,
         source_mask=source.mask, target_mask=None if target is None else target.mask, pair_mask=pair_mask,
-        dropout=weight.dropout if training else 0.0, transformed=bool(transforms()),
+        dropout=weight.dropout if training else 0.0, one_set=seen_twice, transformed=bool(transforms()),
     )  # fmt: skip
     attach(call, attr, scale, rows)
+    if given.get("score_bias") is not None:
+        call.constants |= read_bias(call, given["score_bias"], weight.heads or 1, rows)
     if target is None:
         call.centres = rule.centres(source, source.x.device)
         if call.centres is None and (weight.reads_target or weight.root is not None):
             reader = "root" if weight.root is not None else type(weight).__name__
             raise ValueError(f"expected (x_source, x_target) as first argument, since {reader} reads the target, got x")
-    place(call, one_set)
-    fill(call, clean.x, None if clean_target is None else clean_target.x)
+    place(call, one_set or seen_twice)
+    if values is not None and source.mask is not None:
+        values = values.masked_fill(~source.mask[..., None], 0)
+    fill(call, clean.x, None if clean_target is None else clean_target.x, values)
     return call
 
 
-def fill(call: Call, x_source: Tensor, x_target: Tensor | None) -> None:
+def fill(call: Call, x_source: Tensor, x_target: Tensor | None, values: Tensor | None = None) -> None:
     """The tensors over tokens that kernels read, from tokens that were checked and cleaned."""
     weight = call.weight
     if x_target is None and call.centres is not None:
         x_target = x_source.index_select(-2, call.centres)
     nodes = {"x_source": x_source} if x_target is None else {"x_source": x_source, "x_target": x_target}
-    call.nodes = nodes | call.constants | weight.nodes(x_source, x_target)
+    made = weight.nodes(x_source, x_target) if values is None else weight.nodes(x_source, x_target, values)
+    call.nodes = nodes | call.constants | made
     rotate(call)
     value = weight.value
     if call.source_mask is not None and value is not None and value.bias is not None and "query" not in call.nodes:

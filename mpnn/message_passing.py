@@ -19,7 +19,10 @@ from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
 
-OTHERS = ("source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight")
+OTHERS = (
+    "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight",
+    "score_bias",
+)  # fmt: skip
 # the common call looks these up: a name costs less than a path of attributes
 _compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
 _grad, _autocast, _dual = torch.is_grad_enabled, torch.is_autocast_enabled, torch.autograd.forward_ad
@@ -35,11 +38,13 @@ class MessagePassing(nn.Module):
         kernel: a kernel's name forces it: it never falls back.
 
     Shapes:
-        x (..., N, C), source (..., M, C), or :class:`~mpnn.Tokens`, or a pair (x_source, x_target) · edge_index (2, E),
-        a ``Graph``, a PyG ``EdgeIndex`` or a sparse matrix A[target, source] · edge_attr (..., E, k) · edge_type (E,) ·
-        edge_weight (..., E) · mask (..., M) bool, True = takes part · pair_mask broadcast to (..., heads, N, M) ·
-        positions, coordinates, batch, grid: as in ``Tokens``, of ``x``. Returns (..., N, out_channels); with
-        ``return_weights`` also the edges used and their weights before dropout.
+        x (..., N, C), source (..., M, C), or :class:`~mpnn.Tokens`, or a pair (x_source, x_target); of attention source
+        may be a pair (keys, values) · edge_index (2, E), a ``Graph``, a PyG ``EdgeIndex`` or a sparse matrix
+        A[target, source] · edge_attr (..., E, k) · edge_type (E,) · edge_weight (..., E) · mask (..., M) bool, True =
+        takes part · pair_mask broadcast to (..., heads, N, M) · score_bias of attention: floats added to the scores,
+        broadcast to (..., heads, N, M), or (E, heads) for a ``Graph`` · positions, coordinates, batch, grid: as in
+        ``Tokens``, of ``x``. Returns (..., N, out_channels); with ``return_weights`` also the edges used and their
+        weights before dropout.
 
     Raises:
         TypeError, ValueError, IndexError: at the door, before any kernel runs, with what was expected and what came.
@@ -73,13 +78,14 @@ class MessagePassing(nn.Module):
 
     def forward(  # type: ignore[no-untyped-def]
         self, x, edge_index=None, edge_attr=None, *, source=None, mask=None, pair_mask=None, positions=None,
-        coordinates=None, batch=None, grid=None, edge_type=None, edge_weight=None, return_weights=False,
+        coordinates=None, batch=None, grid=None, edge_type=None, edge_weight=None, score_bias=None,
+        return_weights=False,
     ) -> Any:  # fmt: skip
         """The layer's output, a tensor (..., N, out_channels)."""
         plain = (
             type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
             and positions is None and coordinates is None and batch is None and grid is None and edge_type is None
-            and edge_weight is None and not return_weights
+            and edge_weight is None and score_bias is None and not return_weights
         )  # fmt: skip
         key = self._key(x, edge_index) if plain else None
         if key is not None:
@@ -89,7 +95,7 @@ class MessagePassing(nn.Module):
         edges = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_type": edge_type, "edge_weight": edge_weight}
         given = {
             "source": source, "mask": mask, "pair_mask": pair_mask, "positions": positions, "coordinates": coordinates,
-            "batch": batch, "grid": grid,
+            "batch": batch, "grid": grid, "score_bias": score_bias,
         }  # fmt: skip
         call = bind(self.neighbours, self.weight, self.training, x, edges, given)
         name, _ = choose(spec_of(call, self.weight), forced(self.kernel))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.checks import wide
 from mpnn.kernels import Call
 from mpnn.kernels.reference import edge_weights
 
@@ -38,8 +39,8 @@ class EdgeWeights:
 
 def returned(call: Call) -> EdgeWeights:
     """The edges of a call: a graph's in the caller's order with added loops last, else by target and source."""
-    edges, weight = edge_weights(call)
-    rule = call.weight
+    rule, dense = call.weight, _dense(call)
+    edges, weight = (call.all_edges(), _of_all_pairs(call)) if dense else edge_weights(call)
     if rule.groups is not None:
         matrix = (rule.groups, rule.before // rule.groups, rule.after // rule.groups)
         weight = weight.unflatten(-1, matrix).transpose(-2, -1)
@@ -51,7 +52,7 @@ def returned(call: Call) -> EdgeWeights:
     source, target, index = edges.source, edges.target, edges.index
     if call.neighbours.__class__.__name__ != "Graph":
         index = None
-        if not torch.compiler.is_compiling():
+        if not dense and not torch.compiler.is_compiling():
             order = torch.argsort(target * max(1, call.sources) + source, stable=True)
             source, target, weight = source[order], target[order], weight.index_select(dim, order)
     elif call.target_mask is not None and not torch.compiler.is_compiling():
@@ -62,6 +63,36 @@ def returned(call: Call) -> EdgeWeights:
             rows = kept.nonzero().squeeze(-1)
             source, target, index, weight = source[rows], target[rows], index[rows], weight.index_select(dim, rows)
     return EdgeWeights(source, target, index, weight)
+
+
+def _dense(call: Call) -> bool:
+    """Whether the weights are a softmax of plain products of all pairs: then one product makes them."""
+    rule = call.weight
+    plain = rule.normalise == "softmax" and "query" in call.nodes and "edge_bias" not in call.nodes
+    added = [getattr(rule, name, None) for name in ("score", "score_bias", "edge")]
+    return plain and call.neighbours.complete and call.tokens[0].batch is None and all(a is None for a in added)
+
+
+def _of_all_pairs(call: Call) -> Tensor:
+    """The weights of every pair by target and source, before dropout: (..., N · M, heads)."""
+    query, key = call.nodes["query"], call.nodes["key"]
+    if key.shape[-3] != query.shape[-3]:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    dtype = wide(query.dtype)
+    scores = torch.matmul(query.to(dtype) * call.weight.scale, key.to(dtype).transpose(-2, -1))
+    if "score_bias" in call.nodes:
+        scores = scores + call.nodes["score_bias"]
+    kept = call.pair_mask
+    sources = None if call.source_mask is None else call.source_mask[..., None, None, :]
+    targets = None if call.target_mask is None else call.target_mask[..., None, :, None]
+    for mask in (sources, targets):
+        if mask is not None:
+            kept = mask if kept is None else kept & mask
+    if kept is None:
+        return scores.softmax(-1).flatten(-2).transpose(-2, -1)
+    some = kept.any(-1, keepdim=True)
+    weight = scores.masked_fill(~(kept | ~some), -torch.inf).softmax(-1)
+    return weight.masked_fill(~(kept & some), 0).flatten(-2).transpose(-2, -1)
 
 
 def listeners() -> bool:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from mpnn import MessagePassing
 from mpnn.experiments.atlas_case import Case, Names, copied, linears, shared
-from mpnn.models.network import ResidualBlock
+from mpnn.models import ResidualBlock
 from mpnn.neighbours import AllTokens
 from mpnn.weights import AdditiveScoreV2, EdgeLearned, QKSoftmax, SharedKernel, Static
 

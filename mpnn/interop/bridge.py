@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.message_passing import MessagePassing
+
 
 class Refused(ValueError):
     """A layer, an option or a core that has no counterpart, with the reason."""
@@ -33,7 +35,7 @@ class Bridge(ABC):
         return []
 
     @abstractmethod
-    def configure(self, layer: Any, **structure: Any) -> nn.Module:
+    def configure(self, layer: Any, *_: Any, **structure: Any) -> nn.Module:
         """The core with parameters of its own: a MessagePassing, or a module made of several."""
 
     @abstractmethod
@@ -51,6 +53,14 @@ class Bridge(ABC):
     @abstractmethod
     def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer's own call by the core, a function of tokens: same arguments, same result."""
+
+    def enter(self, layer: Any) -> None:
+        """What else changes when the layer becomes a drop-in; it cannot fail."""
+        return
+
+    def leave(self, layer: Any) -> None:
+        """Undo :meth:`enter`."""
+        return
 
 
 def quietly(make: Callable[[], Any]) -> Any:
@@ -70,8 +80,15 @@ def like(core: nn.Module, layer: nn.Module) -> nn.Module:
     return core.train(layer.training)
 
 
+def described(core: Any) -> str:
+    """A core in a few words: its two rules, or its class."""
+    if isinstance(core, MessagePassing):
+        return f"{core.neighbours} × {type(core.weight).__name__}"
+    return type(core).__name__
+
+
 def settings(core: nn.Module) -> dict[str, Any]:
-    """What a core computes, apart from its parameters' values: classes, plain settings and shapes of all its modules."""
+    """What a core computes, apart from its parameters' values: classes, plain settings and shapes of all modules."""
     plain = (int, float, str, bool, tuple, type(None))
     found: dict[str, Any] = {}
     for name, module in core.named_modules():

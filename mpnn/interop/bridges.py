@@ -1,10 +1,12 @@
 """The bridges, in the order in which to_layer tries them."""
 
 from mpnn.interop.bridge import Bridge
+from mpnn.interop.torch_attention import Attention
 from mpnn.interop.torch_conv import Conv
 from mpnn.interop.torch_linear import Linear
+from mpnn.interop.torch_transformer import DecoderLayer, EncoderLayer
 
-BRIDGES: tuple[Bridge, ...] = (Linear(), Conv())
+BRIDGES: tuple[Bridge, ...] = (Linear(), Conv(), Attention(), EncoderLayer(), DecoderLayer())
 
 # Layers that are no message passing with a weight on x_j, and why. They are refused by name.
 OUT_OF_SCOPE = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from torch import nn
@@ -36,10 +35,15 @@ class DropIn:
     original: type[nn.Module]
 
 
-@cache
+_classes: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def _class(original: type[nn.Module]) -> type[nn.Module]:
-    """The class of the drop-ins of a class of layers."""
-    return type(original.__name__, (DropIn, original), {"original": original, "__module__": original.__module__})
+    """The class of the drop-ins of a class of layers, made once."""
+    if original not in _classes:
+        members = {"original": original, "__module__": original.__module__}
+        _classes[original] = type(original.__name__, (DropIn, original), members)
+    return _classes[original]
 
 
 def _empty(original: type[nn.Module]) -> nn.Module:
@@ -59,11 +63,13 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
         original = type(layer)
         layer.__class__ = _class(original)
         layer.core, layer.bridge = core, bridge  # type: ignore[assignment]
+        bridge.enter(layer)
 
     return become
 
 
 def revert(layer: nn.Module) -> None:
     """The layer of its own class again, with the parameters that it has now."""
+    layer.bridge.leave(layer)  # type: ignore[union-attr, operator]
     layer.__class__ = layer.original  # type: ignore[assignment]
     del layer.core, layer.bridge

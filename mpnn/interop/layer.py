@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mpnn.checks import hint, instance
-from mpnn.interop.bridge import Bridge, Refused, differences, like, quietly
+from mpnn.interop.bridge import Bridge, Refused, described, differences, like, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 
 
@@ -75,7 +75,7 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
             f"from_layer got an unexpected argument {unread[0]!r}{hint(unread[0], bridge.structure)}; "
             f"{type(layer).__name__} takes {known_here}"
         )
-    core = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
+    core: Any = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
     views = bridge.tensors(layer, core)
     own = dict(core.named_parameters(remove_duplicate=False))
     assert views.keys() == own.keys(), (type(layer).__name__, sorted(views.keys() ^ own.keys()))
@@ -117,7 +117,8 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
     instance("core", core, nn.Module, "a MessagePassing, or what from_layer returned")
     first, options = getattr(core, "origin", (None, {}))
     wanted = kind or first
-    why = []
+    why: list[str] = []
+    near: list[str] = []  # layers of this kind, and where they differ: these say more than all the others
     for bridge in BRIDGES:
         if wanted is not None and wanted not in bridge.layers():
             continue
@@ -129,13 +130,13 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
             continue
         apart = differences(again, core)
         if apart:
-            why.append(f"{type(layer).__name__} has {apart}")
+            near.append(f"{type(layer).__name__} has {apart}")
             continue
         _fill(like(layer, core), bridge.tensors(layer, core), core)
         return layer
-    if not why:
+    if not (near or why):
         why.append(f"{getattr(wanted, '__name__', wanted)} is unknown; known are {', '.join(known())}")
-    raise Refused("no layer computes this: " + "; ".join(why))
+    raise Refused(f"no layer computes this, got {described(core)}: " + "; ".join(near or why))
 
 
 def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:

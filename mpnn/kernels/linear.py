@@ -1,7 +1,8 @@
-"""linear: weights per pair of a fixed set as one matrix product.
+"""linear: one matrix product, of all tokens together or of each token alone.
 
 ``Full`` × ``Static`` on (…, sources, in) is ``F.linear`` on (…, sources · in) with the weight seen as
-(targets · out, sources · in): a view, no copy. With heads it is one product per head.
+(targets · out, sources · in): a view, no copy. With heads it is one product per head. ``Window(0)`` × ``SharedKernel``,
+where every token sees itself, is ``F.linear`` on the channels.
 """
 
 from __future__ import annotations
@@ -19,11 +20,20 @@ from mpnn.spec import Spec
 name = "linear"
 
 
+def _pointwise(spec: Spec) -> bool:
+    """Whether every token sees itself and nothing else: a window of one relation."""
+    return spec.neighbours == "Window" and spec.weight == "SharedKernel" and spec.relations == 1
+
+
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no single matrix product."""
+    if _pointwise(spec):
+        return _no_product_of_channels(spec)
     why = []
     if spec.weight != "Static" or spec.neighbours not in ("Full", "AllTokens"):
-        why.append("needs Full or AllTokens with Static: one weight per pair of all tokens")
+        why.append(
+            "needs Full or AllTokens with Static, one weight per pair of all tokens, or Window(0) with SharedKernel"
+        )
     if spec.family == "groups" and spec.parts > 1:
         why.append("block-diagonal weights are no single matrix")
     if spec.family == "groups" and spec.neighbours == "AllTokens":
@@ -39,12 +49,30 @@ def unsupported(spec: Spec) -> list[str]:
     return why
 
 
+def _no_product_of_channels(spec: Spec) -> list[str]:
+    """Why tokens that see themselves are not multiplied by one matrix."""
+    why = []
+    if spec.family != "groups":
+        why.append("a number per head is no matrix")
+    if spec.family == "groups" and spec.parts > 1:
+        why.append("block-diagonal weights are no single matrix")
+    if not spec.square:
+        why.append("two sets of tokens: the targets are the last of the sources")
+    if spec.normalise is not None:
+        why.append(f"normalise={spec.normalise!r} divides by what a mask leaves")
+    if spec.pair_mask or spec.edge_weight or spec.edge_attr:
+        why.append("pair_mask and edge data weigh each token apart")
+    return why
+
+
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
     rule, value = call.weight, call.value
     if rule.heads is not None:
         weight = _leading(rule.weight, call.targets, call.sources)
         return call.blank_targets(torch.matmul(weight, value).transpose(-3, -2).flatten(-2))
+    if call.neighbours.__class__.__name__ == "Window":  # of one message, the sum, the mean and the largest are the same
+        return call.blank_targets(F.linear(value, rule.matrices()[0], call.take_bias()))
     weight = rule.weight.flatten(2).flatten(0, 1)
     y = F.linear(value.flatten(-2), weight, call.take_bias(flat=True))
     return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))
@@ -63,6 +91,8 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     rule = call.weight
     if rule.heads is not None or rule.root is not None or rule.output is not None:
         return None
+    if call.neighbours.__class__.__name__ == "Window":
+        return None if rule.value is not None else lambda x: F.linear(x, rule.matrices()[0], rule.bias)
     shape = (*call.lead, call.targets, rule.after)
     rows, columns = call.targets * rule.after, call.sources * rule.before
     flat, targets = (*call.lead, columns), call.targets

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from mpnn.checks import positive
 from mpnn.message_passing import MessagePassing
-from mpnn.models.network import Network, PlainBlock, Readout, ResidualBlock, Skip
+from mpnn.models.blocks import PlainBlock, ResidualBlock, Skip
+from mpnn.models.network import Network, Readout
 from mpnn.neighbours import AllTokens, Full, Graph, Grid, Neighbours
 from mpnn.weights import QKSoftmax, SharedKernel, Static, Weight
 

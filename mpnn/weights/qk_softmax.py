@@ -24,8 +24,7 @@ class QKSoftmax(Weight):
         channels: of the target tokens. heads, kv_heads: of queries; of keys and values (grouped-query attention).
         out_channels: by default ``channels``. head_channels: by default channels / heads.
         source_channels: of the source tokens where these differ: an int, or (key, value), the widths of the two parts
-        of
-            a source token, keys first.
+            of a source token, keys first. Either way a call may give them apart, ``source=(keys, values)``.
         position: a module called on q and k, as ``Rotary(head_channels)``. score_bias: a module such as
         ``ALiBi(heads)``.
         edge_channels: edge attributes are projected and added to key and value (TransformerConv).
@@ -137,12 +136,16 @@ class QKSoftmax(Weight):
         if self.output is not None and self.output.bias is not None and "output" not in self._kept:
             nn.init.zeros_(self.output.bias)
 
-    def nodes(self, x_source: Tensor, x_target: Tensor | None) -> dict[str, Tensor]:
+    def nodes(self, x_source: Tensor, x_target: Tensor | None, values: Tensor | None = None) -> dict[str, Tensor]:
         if x_target is None:
             raise ValueError(
                 "expected (x_source, x_target) as first argument, since QKSoftmax reads the target, got x alone"
             )
-        at_key, at_value = (x_source, x_source) if self.split is None else x_source.split(self.split, -1)
+        at_key = at_value = x_source
+        if values is not None:
+            at_value = values
+        elif self.split is not None:
+            at_key, at_value = x_source.split(self.split, -1)
         assert self.value is not None
         return {
             "query": self._by_head(self.query(x_target), self.heads),
@@ -169,6 +172,10 @@ class QKSoftmax(Weight):
 
     def width(self) -> int:
         return self.source_channels
+
+    def part_widths(self) -> tuple[int, int]:
+        """Channels of keys and of values, where a call gives them apart."""
+        return (self.source_channels, self.source_channels) if self.split is None else self.split
 
     def extra_repr(self) -> str:
         grouped = f", kv_heads={self.kv_heads}" if self.kv_heads != self.heads else ""

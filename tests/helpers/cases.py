@@ -146,6 +146,7 @@ PLACES: dict[str, Place] = {
     "Window causal": Place(lambda: Window(2, 0), 5),
     "Window dilated": Place(lambda: Window(1, 2, dilation=2), 6),
     "Window of two lengths": Place(lambda: Window(1), 5, 3),
+    "Window pointwise": Place(lambda: Window(0), 5),
     "Window ragged": Place(lambda: Window(2, 1), 5, batch=(RAGGED, RAGGED)),
     "Blocks": Place(lambda: Blocks(2), 5, main=True),
     "Blocks shifted with halo": Place(lambda: Blocks(2, shift=1, halo=1), 5),

@@ -24,8 +24,7 @@ from mpnn import MessagePassing, Tokens
 from mpnn.experiments.atlas_all_tokens import packed
 from mpnn.experiments.atlas_case import TOLERANCE, Case, Names, build, copied, linears, measure
 from mpnn.experiments.atlas_grid import as_image
-from mpnn.models import CNN, GNN, MLP, Network, Transformer
-from mpnn.models.network import PlainBlock, Readout
+from mpnn.models import CNN, GNN, MLP, Network, PlainBlock, Readout, Transformer
 from mpnn.neighbours import AllTokens, Graph, Grid, Window
 from mpnn.positions import Sinusoidal
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel
