@@ -93,7 +93,12 @@ def convert(model: nn.Module, kinds: Iterable[str] = KINDS[:3], *, example: Any 
 
 
 def _walk(
-    layer: nn.Module, name: str, kinds: tuple[str, ...], rows: list[Row], ready: list[Callable[[], None]], seen: set[int]
+    layer: nn.Module,
+    name: str,
+    kinds: tuple[str, ...],
+    rows: list[Row],
+    ready: list[Callable[[], None]],
+    seen: set[int],
 ) -> None:
     """Prepare a layer, else look at its children; a shared layer is prepared once."""
     if id(layer) in seen or isinstance(layer, MessagePassing | drop_in.DropIn):
@@ -188,7 +193,9 @@ def _chosen(layers: dict[str, MessagePassing], where: Where) -> list[str]:
     for pattern in (where,) if isinstance(where, str) else tuple(where):
         matching = [name for name in layers if any(fnmatchcase(part, pattern) for part in _ancestors(name))]
         if not matching:
-            raise ValueError(f"expected where to name layers with a rule, got {pattern!r}; they are {', '.join(layers)}")
+            raise ValueError(
+                f"expected where to name layers with a rule, got {pattern!r}; they are {', '.join(layers)}"
+            )
         chosen |= dict.fromkeys(matching)
     return list(chosen)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from torch import nn
 from torch.func import functional_call
 
-from mpnn.interop.bridge import Bridge, like, quietly
+from mpnn.interop.bridge import Bridge, held, like, place, quietly
 
 
 class DropIn:
@@ -22,6 +21,7 @@ class DropIn:
     core: nn.Module
     bridge: Bridge
     training: bool
+    _modules: dict[str, nn.Module | None]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.bridge.call(self, self.run, *args, **kwargs)
@@ -30,16 +30,30 @@ class DropIn:
         """The core on tokens, with the layer's parameters as they are now."""
         return functional_call(self.core, self.bridge.tensors(self, self.core), args, kwargs)
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own: the core holds nothing, and modules inside it may not bear to be asked."""
+        original: Any = self.original
+        core = self._modules.pop("core")
+        try:
+            return original.state_dict(self, *args, **kwargs)
+        finally:
+            self._modules["core"] = core
+
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return _empty, (self.original,), self.__dict__
 
     original: type[nn.Module]
 
 
-@cache
+_classes: dict[type[nn.Module], type[nn.Module]] = {}
+
+
 def _class(original: type[nn.Module]) -> type[nn.Module]:
-    """The class of the drop-ins of a class of layers."""
-    return type(original.__name__, (DropIn, original), {"original": original, "__module__": original.__module__})
+    """The class of the drop-ins of a class of layers, made once."""
+    if original not in _classes:
+        members = {"original": original, "__module__": original.__module__}
+        _classes[original] = type(original.__name__, (DropIn, original), members)
+    return _classes[original]
 
 
 def _empty(original: type[nn.Module]) -> nn.Module:
@@ -50,10 +64,10 @@ def _empty(original: type[nn.Module]) -> nn.Module:
 def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
     """Make the core; the function that is returned turns the layer into a drop-in, and cannot fail."""
     core = like(quietly(lambda: bridge.configure(layer)), layer)
-    expected, own = bridge.tensors(layer, core).keys(), dict(core.named_parameters()).keys()
+    expected, own = bridge.tensors(layer, core).keys(), held(core).keys()
     assert expected == own, (type(layer).__name__, sorted(expected ^ own))
-    for module in core.modules():
-        module._parameters.update(dict.fromkeys(module._parameters))
+    for name in list(own):
+        place(core, name, None)
 
     def become() -> None:
         original = type(layer)

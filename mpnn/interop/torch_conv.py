@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mpnn.interop.bridge import Bridge, Refused
@@ -32,9 +31,7 @@ class Conv(Bridge):
             size, layer.kernel_size, stride=layer.stride, dilation=layer.dilation, padding=layer.padding,
             border=layer.padding_mode,
         )  # fmt: skip
-        weight = SharedKernel(
-            layer.in_channels, layer.out_channels, groups=layer.groups, bias=layer.bias is not None
-        )
+        weight = SharedKernel(layer.in_channels, layer.out_channels, groups=layer.groups, bias=layer.bias is not None)
         return MessagePassing(grid, weight)
 
     def tensors(self, layer: Any, core: nn.Module) -> dict[str, Tensor]:
@@ -44,10 +41,11 @@ class Conv(Bridge):
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         grid, weight = getattr(core, "neighbours", None), getattr(core, "weight", None)
         if not (isinstance(grid, Grid) and isinstance(weight, SharedKernel)) or not 1 <= grid.axes <= 3:
-            raise Refused(f"a convolution needs Grid in 1 to 3 axes × SharedKernel, got {core}")
+            raise Refused("a convolution needs Grid in 1 to 3 axes × SharedKernel")
         if grid.border == "clamp" or weight.groups is None:
             raise Refused("a convolution has no border='clamp' and a matrix per offset, not heads")
-        layer = self._CLASSES[grid.axes - 1](
+        make: Any = self._CLASSES[grid.axes - 1]
+        layer = make(
             weight.in_channels, weight.out_channels, grid.kernel_size, grid.stride, grid.padding, grid.dilation,
             weight.groups, weight.bias is not None, grid.border,
         )  # fmt: skip
@@ -64,9 +62,5 @@ class Conv(Bridge):
         x = input if batched else input[None]
         size = tuple(x.shape[2:])
         y = core(x.flatten(2).transpose(1, 2), grid=size)
-        rule = Grid(
-            None, layer.kernel_size, stride=layer.stride, dilation=layer.dilation, padding=layer.padding,
-            border=layer.padding_mode,
-        )  # fmt: skip
-        y = y.transpose(1, 2).unflatten(2, rule.target_size(size))
+        y = y.transpose(1, 2).unflatten(2, layer.core.neighbours.target_size(size))  # of the rule that it has now
         return y if batched else y[0]

@@ -37,10 +37,11 @@ class Linear(Bridge):
         return {"weight.weight": weight} | bias
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-        rule, weight = getattr(core, "neighbours", None), getattr(core, "weight", None)
+        rule: Any = getattr(core, "neighbours", None)
+        weight: Any = getattr(core, "weight", None)
         units = isinstance(rule, Full) and isinstance(weight, Static)
         if not units and not (isinstance(rule, Window) and isinstance(weight, SharedKernel)):
-            raise Refused(f"nn.Linear needs Full × Static or Window(0) × SharedKernel, got {core}")
+            raise Refused("nn.Linear needs Full × Static or Window(0) × SharedKernel")
         sizes = (rule.sources, rule.targets) if units else (weight.in_channels, weight.out_channels)
         return nn.Linear(*sizes, bias=weight.bias is not None), {"units": units}
 
