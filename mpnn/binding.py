@@ -256,7 +256,7 @@ def fill(call: Call, x_source: Tensor, x_target: Tensor | None, values: Tensor |
     call.nodes = nodes | call.constants | made
     rotate(call)
     value = weight.value
-    if call.source_mask is not None and value is not None and value.bias is not None and "query" not in call.nodes:
+    if call.source_mask is not None and getattr(value, "bias", None) is not None and "query" not in call.nodes:
         rows = call.source_mask[..., None] if weight.heads is None else call.source_mask[..., None, :, None]
         call.nodes["value"] = call.nodes["value"].masked_fill(~rows, 0)  # value(0) is the bias, not 0
 

@@ -48,6 +48,7 @@ class Spec:
     learned_bias: bool = False  # a gradient of the score bias is wanted
     score: bool = False
     edge_attr: bool = False
+    edge_value: bool = False  # edges add something to their source's value
     edge_weight: bool = False
     dropout: float = 0.0
     grad: bool = False
@@ -118,6 +119,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         learned_bias=learned_bias(call, weight),
         score=getattr(weight, "score", None) is not None,
         edge_attr=call.attr is not None,
+        edge_value=getattr(weight, "adds_value", bool)(),
         edge_weight=call.edge_weight is not None,
         dropout=call.dropout,
         grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),

@@ -23,6 +23,7 @@ class Bridge(ABC):
     standing in for the layer all go through these views, so nothing can be lost on one of the ways only.
     """
 
+    library = "torch"  # whose layers these are: another library is not imported to look at a layer of this one
     kind: str  # "linear", "convolution", "attention" or "graph": what ``convert(kinds=)`` chooses by
     structure: tuple[str, ...] = ()  # keywords of from_layer that this bridge reads
 
@@ -40,7 +41,11 @@ class Bridge(ABC):
 
     @abstractmethod
     def tensors(self, layer: Any, core: nn.Module) -> dict[str, Tensor]:
-        """Every parameter of the core by its name, as a differentiable view of a parameter of the layer."""
+        """Every parameter and persistent buffer of the core by its name, as a differentiable view of the layer's.
+
+        A parameter of another layout than the layer's may be a copy in another order, with a sign: a map whose inverse
+        is its transpose. Then it cannot be shared.
+        """
 
     @abstractmethod
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
@@ -74,7 +79,7 @@ def quietly(make: Callable[[], Any]) -> Any:
 
 def like(core: nn.Module, layer: nn.Module) -> nn.Module:
     """The core with the layer's dtype, device and train or eval state."""
-    first = next(layer.parameters(), None)
+    first = next((t for t in held(layer).values() if t.is_floating_point()), None)
     if first is not None:
         core.to(device=first.device, dtype=first.dtype)
     return core.train(layer.training)
@@ -85,6 +90,26 @@ def described(core: Any) -> str:
     if isinstance(core, MessagePassing):
         return f"{core.neighbours} × {type(core.weight).__name__}"
     return type(core).__name__
+
+
+def held(core: nn.Module) -> dict[str, Tensor]:
+    """What a core holds and a layer lends it: all parameters and persistent buffers, by name."""
+    return core.state_dict(keep_vars=True)
+
+
+def lent(prefix: str, module: nn.Module) -> dict[str, Tensor]:
+    """All that a module holds, by the names that it has below ``prefix``: for a core with a copy of the module."""
+    return {f"{prefix}.{name}": tensor for name, tensor in held(module).items()}
+
+
+def place(core: nn.Module, name: str, tensor: Tensor | None) -> None:
+    """Put a tensor where the core holds a parameter or buffer, as it is."""
+    owner, _, last = name.rpartition(".")
+    module = core.get_submodule(owner)
+    if last in module._buffers:
+        module._buffers[last] = tensor
+    else:
+        module._parameters[last] = tensor  # type: ignore[assignment]
 
 
 def settings(core: nn.Module) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.func import functional_call
 
-from mpnn.interop.bridge import Bridge, like, quietly
+from mpnn.interop.bridge import Bridge, held, like, place, quietly
 
 
 class DropIn:
@@ -21,6 +21,7 @@ class DropIn:
     core: nn.Module
     bridge: Bridge
     training: bool
+    _modules: dict[str, nn.Module | None]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.bridge.call(self, self.run, *args, **kwargs)
@@ -28,6 +29,15 @@ class DropIn:
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The core on tokens, with the layer's parameters as they are now."""
         return functional_call(self.core, self.bridge.tensors(self, self.core), args, kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's own: the core holds nothing, and modules inside it may not bear to be asked."""
+        original: Any = self.original
+        core = self._modules.pop("core")
+        try:
+            return original.state_dict(self, *args, **kwargs)
+        finally:
+            self._modules["core"] = core
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return _empty, (self.original,), self.__dict__
@@ -54,10 +64,10 @@ def _empty(original: type[nn.Module]) -> nn.Module:
 def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
     """Make the core; the function that is returned turns the layer into a drop-in, and cannot fail."""
     core = like(quietly(lambda: bridge.configure(layer)), layer)
-    expected, own = bridge.tensors(layer, core).keys(), dict(core.named_parameters()).keys()
+    expected, own = bridge.tensors(layer, core).keys(), held(core).keys()
     assert expected == own, (type(layer).__name__, sorted(expected ^ own))
-    for module in core.modules():
-        module._parameters.update(dict.fromkeys(module._parameters))
+    for name in list(own):
+        place(core, name, None)
 
     def become() -> None:
         original = type(layer)

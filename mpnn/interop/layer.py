@@ -5,17 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mpnn.checks import hint, instance
-from mpnn.interop.bridge import Bridge, Refused, described, differences, like, quietly
+from mpnn.interop.bridge import Bridge, Refused, described, differences, held, like, place, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 
 
 def find(layer: nn.Module) -> Bridge | None:
     """The bridge of a layer's class; a subclass may compute something else, so it has none."""
+    library = type(layer).__module__.partition(".")[0]
     for bridge in BRIDGES:
-        if type(layer) in bridge.layers():
+        if bridge.library == library and type(layer) in bridge.layers():
             return bridge
     return None
 
@@ -76,19 +78,19 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
             f"{type(layer).__name__} takes {known_here}"
         )
     core: Any = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
-    views = bridge.tensors(layer, core)
-    own = dict(core.named_parameters(remove_duplicate=False))
+    views, own = bridge.tensors(layer, core), held(core)
     assert views.keys() == own.keys(), (type(layer).__name__, sorted(views.keys() ^ own.keys()))
+    memory = {t.untyped_storage().data_ptr() for t in held(layer).values()}
     for name, view in views.items():
+        parameter = isinstance(own[name], nn.Parameter)
+        if share and view.numel() and view.untyped_storage().data_ptr() not in memory:
+            raise Refused(f"share=True: {name} has another layout than the parameter of {type(layer).__name__}")
         if share:
-            owner, _, last = name.rpartition(".")
-            same = isinstance(view, nn.Parameter)
-            core.get_submodule(owner)._parameters[last] = (
-                view if same else nn.Parameter(view.detach(), view.requires_grad)
-            )
+            same = isinstance(view, nn.Parameter) or not parameter
+            place(core, name, view if same else nn.Parameter(view.detach(), view.requires_grad))
         else:
             own[name].data.copy_(view.detach())
-            own[name].requires_grad_(view.requires_grad)
+            own[name].requires_grad_(parameter and view.requires_grad)
     core.origin = (type(layer), bridge.options(layer))
     return core
 
@@ -124,7 +126,8 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
             continue
         try:
             layer, structure = quietly(partial(bridge.restore, core, options if wanted is first else {}))
-            again = quietly(partial(bridge.configure, layer, **structure))
+            like(layer, core)
+            again = like(quietly(partial(bridge.configure, layer, **structure)), layer)
         except Refused as refusal:
             why.append(str(refusal))
             continue
@@ -132,7 +135,8 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
         if apart:
             near.append(f"{type(layer).__name__} has {apart}")
             continue
-        _fill(like(layer, core), bridge.tensors(layer, core), core)
+        with torch.enable_grad():
+            _fill(layer, bridge.tensors(layer, core), core)
         return layer
     if not (near or why):
         why.append(f"{getattr(wanted, '__name__', wanted)} is unknown; known are {', '.join(known())}")
@@ -140,12 +144,21 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
 
 
 def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:
-    """Write the core's parameters into the layer's, through their views, and what of them is trained."""
-    trained = set()
+    """Write what the core holds into the layer's tensors, through their views, and what of them is trained."""
+    mine = held(core)
+    owners = {t.untyped_storage().data_ptr(): t for t in held(layer).values()}
     for name, view in views.items():
-        value = core.get_parameter(name)
-        view.detach().copy_(value.detach())
-        if value.requires_grad:
-            trained.add(id(view if view._base is None else view._base))
-    for parameter in layer.parameters():
-        parameter.requires_grad_(id(parameter) in trained)
+        value = mine[name].detach()
+        owner = owners.get(view.untyped_storage().data_ptr())
+        if owner is not None:
+            view.detach().copy_(value)
+        else:  # a copy in another order: the transpose of that map is its inverse
+            owner = next(p for p in layer.parameters() if _depends(view, p))
+            owner.data.copy_(torch.autograd.grad(view, owner, value, retain_graph=True)[0])
+        if isinstance(owner, nn.Parameter):
+            owner.requires_grad_(mine[name].requires_grad)
+
+
+def _depends(view: Tensor, parameter: nn.Parameter) -> bool:
+    ones = torch.ones_like(view)
+    return torch.autograd.grad(view, parameter, ones, retain_graph=True, allow_unused=True)[0] is not None

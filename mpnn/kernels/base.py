@@ -175,14 +175,15 @@ class Call:
         """w_ij · value_j: (..., heads, E, D), or (..., E, C) with groups, in the accumulation's dtype."""
         value, rule = pairs.at_source(self.value), self.weight
         dtype = wide(value.dtype)
+        added = rule.edge_value(pairs)
         if rule.groups is not None:
+            value = value if added is None else value + added
             per_group = value.unflatten(-1, (rule.groups, -1))
             matrix = weight.unflatten(-1, (rule.groups, rule.before // rule.groups, rule.after // rule.groups))
             product = torch.einsum("...egi,...egio->...ego", per_group, matrix.to(value.dtype))
             return product.flatten(-2).to(dtype)
         if value.shape[-3] != rule.heads:
             value = value.repeat_interleave(rule.heads // value.shape[-3], -3)
-        added = rule.edge_value(pairs)
         if added is not None:
             value = value + added.transpose(-3, -2)
         return weight.transpose(-2, -1)[..., None].to(dtype) * value.to(dtype)

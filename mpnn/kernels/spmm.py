@@ -41,6 +41,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("a matrix per edge is not shared between edges")
     if spec.network in READ_VALUES:
         why.append("scores that read values would hold a tensor over edges and channels")
+    if spec.edge_value:
+        why.append("what edges add to their source's value would hold a tensor over edges and channels")
     if spec.compiling:
         why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
     if "jvp" in spec.transforms:

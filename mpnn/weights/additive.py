@@ -15,9 +15,11 @@ class AdditiveScore(EdgeNetwork):
 
     Args:
         channels: of v, all heads together. heads: how many. edge_channels: width of the edge attributes, 0 for none.
+        target_channels: width of x_i where v_i is a projection of its own, and not value(x_i) (two node sets).
         negative_slope: of the LeakyReLU.
 
-    Shapes: ``source``, ``target``, ``edge_vector`` (heads, channels/heads) · ``edge`` Linear(edge_channels, channels).
+    Shapes: ``source``, ``target``, ``edge_vector`` (heads, channels/heads) · ``edge`` Linear(edge_channels, channels) ·
+    ``projection`` Linear(target_channels, channels), without bias.
 
     Source: Veličković et al. (2018), `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_;
     ``torch_geometric.nn.GATConv``.
@@ -28,7 +30,9 @@ class AdditiveScore(EdgeNetwork):
     reads_target = True
     reads_offset = False
 
-    def __init__(self, channels: int, heads: int = 1, *, edge_channels: int = 0, negative_slope: float = 0.2) -> None:
+    def __init__(  # type: ignore[no-untyped-def]
+        self, channels, heads=1, *, target_channels=None, edge_channels=0, negative_slope=0.2
+    ) -> None:
         super().__init__()
         self.heads, self.edge_channels = positive("heads", heads), positive("edge_channels", edge_channels, 0)
         divides("heads", heads, "channels", positive("channels", channels))
@@ -37,6 +41,8 @@ class AdditiveScore(EdgeNetwork):
         self.target = nn.Parameter(torch.empty(heads, channels // heads))
         self.edge = nn.Linear(edge_channels, channels, bias=False) if edge_channels else None
         self.edge_vector = nn.Parameter(torch.empty(heads, channels // heads)) if edge_channels else None
+        self.target_channels = None if target_channels is None else positive("target_channels", target_channels)
+        self.projection = None if target_channels is None else nn.Linear(target_channels, channels, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -44,8 +50,9 @@ class AdditiveScore(EdgeNetwork):
         for vector in (self.source, self.target, self.edge_vector):
             if vector is not None:
                 glorot_(vector)
-        if self.edge is not None:
-            glorot_(self.edge.weight)
+        for layer in (self.edge, self.projection):
+            if layer is not None:
+                glorot_(layer.weight)
 
     def edge_term(self, attr: Tensor) -> Tensor:
         """a_edge · W_e e: (..., E, heads)."""
@@ -57,13 +64,22 @@ class AdditiveScore(EdgeNetwork):
         return nn.functional.leaky_relu(score, self.negative_slope)
 
     def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
-        if x_source is not x_target:
+        if x_source is not x_target and self.projection is None:
             return None  # the target's value is not at hand
         per_token = value.transpose(-3, -2)
-        return (per_token * self.source).sum(-1), (per_token * self.target).sum(-1)
+        at_target = per_token if self.projection is None else self._project(x_target)
+        return (per_token * self.source).sum(-1), (at_target * self.target).sum(-1)
+
+    def _project(self, x: Tensor) -> Tensor:
+        assert self.projection is not None
+        return self.projection(x).unflatten(-1, (self.heads, -1))
 
     def forward(self, pairs: Pairs) -> Tensor:
-        score = (pairs.value_source * self.source).sum(-1) + (pairs.value_target * self.target).sum(-1)
+        if self.projection is None:
+            at_target = (pairs.value_target * self.target).sum(-1)
+        else:  # once a token, not once an edge
+            at_target = pairs.at_target((self._project(pairs.node("x_target")) * self.target).sum(-1))
+        score = (pairs.value_source * self.source).sum(-1) + at_target
         return self.activation(score if self.edge is None else score + self.edge_term(pairs.attr))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,11 @@ class Weight(Revised, ABC):
     (..., E, in·out/groups), read as (groups, in/groups, out/groups).
 
     Args:
-        in_channels, out_channels: widths of x and y; ``None`` takes any width (then there is no value, output or root).
-        value, output: True, False or an ``nn.Linear``; by default ``value`` with heads and neither with groups.
+        in_channels, out_channels: widths of x and y; ``None`` takes any width (then there is no value, output or bias,
+        and a ``root`` of any width only).
+        value, output: True, False, an ``nn.Linear`` or a module with its ``in_features`` and ``out_features``; by
+        default ``value`` with heads and neither with groups. A given one may have an inner width of its own: value
+        in → inner, output inner → out.
         reduce: "sum", "mean" over the number of edges, "max" element-wise with ties sharing the gradient.
         normalise: None, "relation", "symmetric" or "softmax" (heads only), with sum.
         root: True, False or an ``nn.Linear`` (targets of another width): adds it of the target's own token. bias: adds
@@ -67,27 +70,33 @@ class Weight(Revised, ABC):
         value = self.heads is not None and in_channels is not None if value is None else value
         output = False if output is None else output
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.value: nn.Linear | None = None
-        self.output: nn.Linear | None = None
-        self.root: nn.Linear | None = None
+        self.value: Any = None  # an nn.Linear, or a module in its place
+        self.output: Any = None
+        self.root: Any = None
         self.register_parameter("bias", None)
         if in_channels is None:
             if self.groups is not None:
                 raise ValueError(
                     "expected in_channels and out_channels with groups=, whose matrices have these widths, got None"
                 )
-            given = [n for n, v in (("value", value), ("output", output), ("root", root)) if v is not False]
+            self.root = root if isinstance(root, nn.Module) and getattr(root, "in_features", 0) is None else None
+            own = False if self.root is not None else root
+            given = [n for n, v in (("value", value), ("output", output), ("root", own)) if v is not False]
             if given:
                 raise ValueError(f"expected in_channels and out_channels with {given[0]}=, got None")
+            self._given = () if self.root is None else ("root",)
             return
         positive("in_channels", in_channels)
         positive("out_channels", out_channels)
         linears = (("value", value), ("output", output), ("root", root))
         self._given = tuple(name for name, module in linears if isinstance(module, nn.Module))
         mixed = self.heads is None and not self.fixed
-        self.value = linear_or_none("value", value, in_channels, out_channels, bias=False)
-        before = out_channels if self.value is not None else in_channels  # channels that the weight meets
-        after = out_channels if mixed else before  # channels that it leaves
+        # the width between value and output is out_channels, or that of a module that the caller brought
+        leaves = _width(output, "in_features", out_channels)
+        meets = _width(value, "out_features", out_channels if mixed else leaves)
+        self.value = linear_or_none("value", value, in_channels, meets, bias=False)
+        before = meets if self.value is not None else in_channels  # channels that the weight meets
+        after = leaves if mixed else before  # channels that it leaves
         self.output = linear_or_none("output", output, after, out_channels, bias=bias)
         if self.output is None and after != out_channels:
             raise ValueError(
@@ -100,11 +109,9 @@ class Weight(Revised, ABC):
         divides(name, part, "in_channels" if self.value is None else "out_channels", before)
         divides(name, part, "out_channels", after)
         self.before, self.after = before, after
-        if isinstance(root, nn.Linear):  # of targets of another width
-            self.root = linear_or_none("root", root, root.in_features, out_channels, bias=False)
-        else:
-            self.root = linear_or_none("root", root, in_channels, out_channels, bias=False)
-        if bias and self.output is None:
+        # of targets of another width where it brings its own
+        self.root = linear_or_none("root", root, _width(root, "in_features", in_channels), out_channels, bias=False)
+        if bias and not hasattr(self.output, "bias"):  # inside output, where that has a place for one
             self.bias = nn.Parameter(torch.zeros(out_channels))
 
     fixed = False  # whether the weight is 1 without a parameter
@@ -155,8 +162,12 @@ class Weight(Revised, ABC):
         return {"value": self.project(x_source)}
 
     def edge_value(self, pairs: Pairs) -> Tensor | None:
-        """What an edge adds to its source's value, (..., E, heads, D); nothing by default."""
+        """What an edge adds to its source's value, (..., E, heads, D), with groups (..., E, C); nothing by default."""
         return None
+
+    def adds_value(self) -> bool:
+        """Whether edges add something to their source's value, which a kernel has to know."""
+        return type(self).edge_value is not Weight.edge_value
 
     def finish(self, aggregate: Tensor, x_target: Tensor | None, biased: bool = False) -> Tensor:
         """output(aggregate) + root(x_i) + bias; ``biased`` where the kernel has added the bias."""
@@ -175,15 +186,16 @@ class Weight(Revised, ABC):
 
     def target_width(self) -> int | None:
         """Channels of the target tokens that this rule takes; None for any."""
-        return self.in_channels if self.root is None else self.root.in_features
+        own = None if self.root is None else self.root.in_features
+        return self.in_channels if own is None else own
 
     def reset_linears(self, *glorot: str) -> None:
         """Redraw value, output and root as nn.Linear does, those named by PyG's glorot."""
         for name in ("value", "output", "root"):
             layer = None if name in self._kept else getattr(self, name)
-            if layer is not None:
+            if layer is not None and hasattr(layer, "reset_parameters"):  # a mean over heads has nothing to draw
                 layer.reset_parameters()
-            if layer is not None and name in glorot:
+            if isinstance(layer, nn.Linear) and name in glorot:
                 glorot_(layer.weight)
                 if layer.bias is not None and name == "output":
                     nn.init.zeros_(layer.bias)
@@ -212,21 +224,36 @@ class EdgeNetwork(nn.Module):
     def forward(self, pairs: Pairs) -> Tensor:
         raise TypeError(f"expected {type(self).__name__} to define forward(pairs)")
 
+    def edge_value(self, pairs: Pairs) -> Tensor | None:
+        """What the edge adds to its source's value, (..., E, heads, D), with groups (..., E, C); nothing by default."""
+        return None
+
     def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
         """For scores act(s_j + t_i + edge): the per-token terms ((..., M, heads), (..., N, heads)); None for others."""
         return None
 
 
-def linear_or_none(name: str, given: bool | nn.Linear, channels: int, out: int, bias: bool) -> nn.Linear | None:
-    if isinstance(given, nn.Linear):
-        if (given.in_features, given.out_features) != (channels, out):
-            raise ValueError(
-                f"expected {name} to be a Linear({channels}, {out}), got ({given.in_features}, {given.out_features})"
-            )
-        return given
-    if not isinstance(given, bool):
+def linear_or_none(name: str, given: bool | nn.Module, channels: int, out: int, bias: bool) -> nn.Module | None:
+    """The map that ``given`` means, between these widths; a module whose widths are None takes any."""
+    if isinstance(given, bool):
+        return nn.Linear(channels, out, bias=bias) if given else None
+    if not isinstance(given, nn.Module):
         raise TypeError(f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}")
-    return nn.Linear(channels, out, bias=bias) if given else None
+    if not (hasattr(given, "in_features") and hasattr(given, "out_features")):
+        raise TypeError(
+            f"expected {name} to be True, False, an nn.Linear or a module with in_features and out_features, got "
+            f"{type(given).__name__}"
+        )
+    widths = (given.in_features, given.out_features)
+    if any(width not in (None, wanted) for width, wanted in zip(widths, (channels, out), strict=True)):
+        raise ValueError(f"expected {name} to be a Linear({channels}, {out}), got {widths}")
+    return given
+
+
+def _width(given: Any, side: str, otherwise: Any) -> Any:
+    """The width of one side of a module that the caller brought, else another."""
+    width = getattr(given, side, None) if isinstance(given, nn.Module) else None
+    return otherwise if width is None else width
 
 
 def uniform_(tensor: Tensor, fan_in: float) -> None:

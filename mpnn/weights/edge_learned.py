@@ -25,6 +25,7 @@ class EdgeLearned(Weight):
         network: an :class:`EdgeNetwork` or a plain function, which gets ``pairs``; any other ``nn.Module`` gets
             ``pairs.attr``. It returns (..., E, heads) or (..., E, in·out/groups), read as (groups, in/groups,
             out/groups).
+        in_channels, out_channels: widths; with heads, None and ``bias=False`` take any (AGNNConv).
         edge_channels: the width of ``edge_attr``; an ``EdgeNetwork`` tells its own.
         dropout: on the weights, in training.
 
@@ -56,7 +57,10 @@ class EdgeLearned(Weight):
             raise TypeError(f"expected network to be a module or a function, got the class {network.__name__}")
         if not callable(network):
             raise TypeError(f"expected network to be a module or a function of pairs, got {type(network).__name__}")
-        positive("in_channels", in_channels)
+        if in_channels is not None or heads is None:
+            positive("in_channels", in_channels)
+        elif bias:
+            raise ValueError("a bias has no width with in_channels=None; pass bias=False")
         super().__init__(
             in_channels, out_channels, heads=heads, groups=heads_or_groups(heads, groups), value=value, output=output,
             reduce=reduce, normalise=normalise, root=root, bias=bias, dropout=dropout, edge_channels=edge_channels,
@@ -75,12 +79,13 @@ class EdgeLearned(Weight):
     def _fit(self, network: EdgeNetwork, edge_channels: int) -> None:
         """Refuse a ready network of other widths than this weight's."""
         name = type(network).__name__
+        before = None if self.in_channels is None else self.before
         wanted = self.heads if self.heads is not None else self.before * self.after // (self.groups or 1)
         legend = "heads" if self.heads is not None else "in·out/groups"
         for field, ours, theirs, meaning in (
             ("edge_channels", edge_channels or network.edge_channels, network.edge_channels, "the network's"),
             ("features", wanted, network.features, legend),
-            ("channels", self.before, getattr(network, "value_channels", None), "those of value(x)"),
+            ("channels", before, getattr(network, "value_channels", None), "those of value(x)"),
         ):
             if theirs is not None and theirs != ours:
                 raise ValueError(f"expected {name} with {field}={ours} ({meaning}), got {theirs}")
@@ -103,6 +108,12 @@ class EdgeLearned(Weight):
         """The network's own, where it projects the target by itself."""
         own = getattr(self.network, "target_channels", None)
         return own if own is not None and self.root is None else super().target_width()
+
+    def edge_value(self, pairs: Pairs) -> Tensor | None:
+        return self.network.edge_value(pairs) if isinstance(self.network, EdgeNetwork) else None
+
+    def adds_value(self) -> bool:
+        return isinstance(self.network, EdgeNetwork) and type(self.network).edge_value is not EdgeNetwork.edge_value
 
     def per_edge(self, pairs: Pairs) -> Tensor:
         network: Callable[..., Tensor] = self.network

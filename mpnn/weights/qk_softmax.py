@@ -170,6 +170,9 @@ class QKSoftmax(Weight):
     def edge_value(self, pairs: Pairs) -> Tensor | None:
         return self._edge(pairs)
 
+    def adds_value(self) -> bool:
+        return self.edge is not None
+
     def width(self) -> int:
         return self.source_channels
 

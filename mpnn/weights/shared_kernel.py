@@ -26,7 +26,8 @@ class SharedKernel(Weight):
 
     Args:
         bases: RGCN's basis decomposition, W_r = Σ_b coefficients_rb · weight_b.
-        fixed: the weight is 1 and no parameter (GIN's sum, pooling, SAGE's max with ``output=True``).
+        fixed: the weight is 1 and no parameter (GIN's sum, pooling, SAGE's max with ``output=True``). Then the widths
+            may be None, for any, with ``bias=False``.
 
     Raises:
         ValueError: with ``fixed`` and ``bases`` or ``groups`` together, and as :class:`~mpnn.weights.Weight`.
@@ -54,7 +55,10 @@ class SharedKernel(Weight):
             )
         if fixed:
             heads, value = 1, False if value is None else value
-        positive("in_channels", in_channels)
+        if in_channels is not None or not fixed:
+            positive("in_channels", in_channels)
+        elif bias:
+            raise ValueError("a bias has no width with in_channels=None; pass bias=False")
         self.fixed = bool(fixed)
         super().__init__(
             in_channels, out_channels, heads=heads, groups=heads_or_groups(heads, groups), value=value, output=output,
