@@ -130,12 +130,17 @@ def with_outputs(text: str) -> str:
 def verified(file: Path) -> str:
     """A row for each layer that can be loaded, from what `mpnn verify --out` wrote."""
     record = json.loads(file.read_text(encoding="utf-8"))
-    lines = [row(["layer", "sets of options", "value", "gradient", "time", "kernels"]), row(["---", *["---:"] * 4, "---"])]
+    lines = [
+        row(["layer", "sets of options", "value", "gradient", "time", "kernels"]),
+        row(["---", *["---:"] * 4, "---"]),
+    ]
     for layer in record["layers"]:
         cases = tuple(Verified(**{**case, "kernels": tuple(case["kernels"])}) for case in layer["cases"])
         lines.append(row(list(summary(Layer(f"`{layer['layer']}`", cases)).values())))
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items() if name != "mpnn")
-    return "\n".join([*lines, "", f"Made by `{record['command']}`; {record['machine']}; Python {record['python']}, {versions}."])
+    return "\n".join(
+        [*lines, "", f"Made by `{record['command']}`; {record['machine']}; Python {record['python']}, {versions}."]
+    )
 
 
 def main() -> None:

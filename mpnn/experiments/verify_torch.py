@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from mpnn.experiments.verify_case import LayerCase
 
 
-def _case(make: Callable[..., nn.Module], *args: Any, inputs: Callable[[], tuple[Any, ...]], **options: Any) -> LayerCase:
+def _case(
+    make: Callable[..., nn.Module], *args: Any, inputs: Callable[[], tuple[Any, ...]], **options: Any
+) -> LayerCase:
     says = ", ".join([", ".join(map(str, args)), *(f"{k}={v!r}" for k, v in options.items())])
     return LayerCase(says, partial(make, *args, **options), inputs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.func import functional_call
 
@@ -28,7 +29,26 @@ class DropIn:
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The core on tokens, with the layer's parameters as they are now."""
-        return functional_call(self.core, self.bridge.tensors(self, self.core), args, kwargs)
+        tensors = self.bridge.tensors(self, self.core)
+        if torch.compiler.is_compiling():
+            return functional_call(self.core, tensors, args, kwargs)
+        slots = self.__dict__.get("slots") or self._find_slots(tensors)
+        try:
+            for slot, name, key in slots:  # as functional_call does, which takes 50 µs to find the places each time
+                slot[name] = tensors[key]
+            return self.core(*args, **kwargs)
+        finally:
+            for slot, name, _ in slots:
+                slot[name] = None
+
+    def _find_slots(self, tensors: dict[str, Any]) -> list[tuple[dict[str, Any], str, str]]:
+        """Where the core holds each of these: the dict of its module and the name there."""
+        self.__dict__["slots"] = slots = []
+        for key in tensors:
+            owner, _, name = key.rpartition(".")
+            module = self.core.get_submodule(owner)
+            slots.append((module._buffers if name in module._buffers else module._parameters, name, key))
+        return slots
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's own: the core holds nothing, and modules inside it may not bear to be asked."""
@@ -40,7 +60,7 @@ class DropIn:
             self._modules["core"] = core
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return _empty, (self.original,), self.__dict__
+        return _empty, (self.original,), {k: v for k, v in self.__dict__.items() if k != "slots"}
 
     original: type[nn.Module]
 
@@ -83,3 +103,4 @@ def revert(layer: nn.Module) -> None:
     layer.bridge.leave(layer)  # type: ignore[union-attr, operator]
     layer.__class__ = layer.original  # type: ignore[assignment]
     del layer.core, layer.bridge
+    layer.__dict__.pop("slots", None)
