@@ -1,6 +1,6 @@
 """Surgery on a vision transformer: convert it, give it neighbourhood attention, and fine-tune it on real digits.
 
-A ViT of Hugging Face, made from its configuration, is trained briefly on 28×28 images (MNIST, 5,000 of them). Converted,
+A ViT of Hugging Face, made from its configuration, is trained briefly on 28×28 images (5,000 of MNIST). Converted,
 it computes the same. Then each patch sees the 5×5 patches around it and the class token, and training goes on.
 
     python examples/vit_surgery.py

@@ -84,8 +84,9 @@ class MessagePassing(nn.Module):
         """The layer's output, a tensor (..., N, out_channels)."""
         plain = (
             type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
-            and positions is None and coordinates is None and batch is None and edge_type is None and edge_weight is None
-            and score_bias is None and (grid is None or type(grid) is tuple) and not return_weights
+            and positions is None and coordinates is None and batch is None and edge_type is None
+            and edge_weight is None and score_bias is None and not return_weights
+            and (grid is None or type(grid) is tuple)
         )  # fmt: skip
         key = self._key(x, edge_index, grid) if plain else None
         if key is not None:
@@ -152,8 +153,8 @@ class MessagePassing(nn.Module):
         rule: Any = modules["neighbours"]
         weight: Any = modules["weight"]
         return (
-            x.shape, x.dtype, device, edges, grid, weight.dropout if self.training else 0.0, _grad(), _autocast(device.type),
-            id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
+            x.shape, x.dtype, device, edges, grid, weight.dropout if self.training else 0.0, _grad(),
+            _autocast(device.type), id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
