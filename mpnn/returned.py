@@ -116,7 +116,7 @@ def _listen(listener: Callable[[nn.Module, str, Call], None]) -> Iterator[None]:
 
 
 def _names(model: nn.Module) -> dict[int, str]:
-    return {id(m): name for name, m in model.named_modules(remove_duplicate=False)}
+    return {id(m): name for name, m in model.named_modules()}  # of a module with several names the first, as torch
 
 
 @contextmanager

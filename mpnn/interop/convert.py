@@ -158,7 +158,7 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
         >>> model = torch.nn.Sequential(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))
         >>> report = convert(model)
         >>> swap(model, neighbours=Window(3))
-        ['0']
+        ['0.layer']
     """
     instance("model", model, nn.Module, "a model")
     instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
