@@ -39,10 +39,20 @@ class DropIn:
         finally:
             self._modules["core"] = core
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        original: Any = self.original
+        self.__dict__["_core_prefix"] = prefix + "core."
+        original._load_from_state_dict(self, state_dict, prefix, *args)
+
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return _empty, (self.original,), self.__dict__
 
     original: type[nn.Module]
+
+
+def _without_core(layer: Any, keys: Any) -> None:
+    """After loading: a batch norm inside the core misses its counter, adds it, and finds that nobody wants it."""
+    keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if not key.startswith(layer._core_prefix)]
 
 
 _classes: dict[type[nn.Module], type[nn.Module]] = {}
@@ -73,6 +83,7 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
         original = type(layer)
         layer.__class__ = _class(original)
         layer.core, layer.bridge = core, bridge  # type: ignore[assignment]
+        layer.register_load_state_dict_post_hook(_without_core)
 
     return become
 
@@ -80,4 +91,8 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
 def revert(layer: nn.Module) -> None:
     """The layer of its own class again, with the parameters that it has now."""
     layer.__class__ = layer.original  # type: ignore[assignment]
+    hooks: Any = layer._load_state_dict_post_hooks
+    for key in [key for key, hook in hooks.items() if hook is _without_core]:
+        del hooks[key]
+    layer.__dict__.pop("_core_prefix", None)
     del layer.core, layer.bridge
