@@ -59,10 +59,20 @@ class DropIn:
         finally:
             self._modules["core"] = core
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        original: Any = self.original
+        self.__dict__["_core_prefix"] = prefix + "core."
+        original._load_from_state_dict(self, state_dict, prefix, *args)
+
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return _empty, (self.original,), {k: v for k, v in self.__dict__.items() if k != "slots"}
 
     original: type[nn.Module]
+
+
+def _without_core(layer: Any, keys: Any) -> None:
+    """After loading: a batch norm inside the core misses its counter, adds it, and finds that nobody wants it."""
+    keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if not key.startswith(layer._core_prefix)]
 
 
 _classes: dict[type[nn.Module], type[nn.Module]] = {}
@@ -94,6 +104,7 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
         layer.__class__ = _class(original)
         layer.core, layer.bridge = core, bridge  # type: ignore[assignment]
         bridge.enter(layer)
+        layer.register_load_state_dict_post_hook(_without_core)
 
     return become
 
@@ -102,5 +113,9 @@ def revert(layer: nn.Module) -> None:
     """The layer of its own class again, with the parameters that it has now."""
     layer.bridge.leave(layer)  # type: ignore[union-attr, operator]
     layer.__class__ = layer.original  # type: ignore[assignment]
+    hooks: Any = layer._load_state_dict_post_hooks
+    for key in [key for key, hook in hooks.items() if hook is _without_core]:
+        del hooks[key]
+    layer.__dict__.pop("_core_prefix", None)
     del layer.core, layer.bridge
     layer.__dict__.pop("slots", None)
