@@ -28,6 +28,10 @@ class Bridge(ABC):
     def layers(self) -> tuple[type[nn.Module], ...]:
         """The classes of layers; libraries are imported here, not before."""
 
+    def takes(self, layer: nn.Module) -> bool:
+        """Whether this bridge is the layer's; a subclass may compute something else, so it is not taken."""
+        return type(layer) in self.layers()
+
     def refuse(self, layer: Any) -> list[str]:
         """The options of this layer that have no configuration, by name and with the reason."""
         return []
@@ -47,6 +51,14 @@ class Bridge(ABC):
     def options(self, layer: Any) -> dict[str, Any]:
         """What the core does not tell of the layer: its calling convention, initial values and the like."""
         return {}
+
+    def enter(self, layer: Any) -> None:
+        """Change what else changes when the layer becomes a drop-in; it cannot fail."""
+        return
+
+    def leave(self, layer: Any) -> None:
+        """Undo :meth:`enter`."""
+        return
 
     @abstractmethod
     def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -3,8 +3,12 @@
 from mpnn.interop.bridge import Bridge
 from mpnn.interop.torch_conv import Conv
 from mpnn.interop.torch_linear import Linear
+from mpnn.interop.transformers.layer import HuggingFaceAttention
 
 BRIDGES: tuple[Bridge, ...] = (Linear(), Conv())
+
+# Layers that convert() turns into drop-ins and that are no MessagePassing alone: from_layer does not know them.
+IN_PLACE: tuple[Bridge, ...] = (HuggingFaceAttention(),)
 
 # Layers that are no message passing with a weight on x_j, and why. They are refused by name.
 OUT_OF_SCOPE = {

@@ -59,11 +59,13 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
         original = type(layer)
         layer.__class__ = _class(original)
         layer.core, layer.bridge = core, bridge  # type: ignore[assignment]
+        bridge.enter(layer)
 
     return become
 
 
 def revert(layer: nn.Module) -> None:
     """The layer of its own class again, with the parameters that it has now."""
+    layer.bridge.leave(layer)  # type: ignore[operator,union-attr]
     layer.__class__ = layer.original  # type: ignore[assignment]
     del layer.core, layer.bridge

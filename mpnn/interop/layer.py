@@ -12,17 +12,14 @@ from mpnn.interop.bridge import Bridge, Refused, differences, like, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 
 
-def find(layer: nn.Module) -> Bridge | None:
-    """The bridge of a layer's class; a subclass may compute something else, so it has none."""
-    for bridge in BRIDGES:
-        if type(layer) in bridge.layers():
-            return bridge
-    return None
+def find(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> Bridge | None:
+    """The bridge that takes a layer, or None."""
+    return next((bridge for bridge in bridges if bridge.takes(layer)), None)
 
 
-def reasons(layer: nn.Module) -> list[str]:
+def reasons(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> list[str]:
     """Why this layer is no message passing of ours, in words; none where it is."""
-    bridge = find(layer)
+    bridge = find(layer, bridges)
     if bridge is not None:
         return bridge.refuse(layer)
     name = type(layer).__name__
