@@ -25,7 +25,7 @@ RULES = {
     "random": Window(1, 0) | Random(2, seed=0),
 }
 for name, rule in RULES.items():
-    register(f"mpnn-{name}", rule)
+    register(f"tests-{name}", rule)
 MORE = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
 
 
@@ -43,7 +43,7 @@ def positions(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
 def test_padded_batches_are_single_runs(name, rule, padding):
-    model, given = made(name, f"mpnn-{rule}"), text(padding)
+    model, given = made(name, f"tests-{rule}"), text(padding)
     real = given["attention_mask"].bool()
     weight = torch.randn(int(real.sum()), 31, dtype=torch.float64)
     logits = model(**given, **positions(given)).logits[real]
@@ -60,7 +60,7 @@ def test_padded_batches_are_single_runs(name, rule, padding):
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_all_earlier_tokens_are_the_model_as_it_was(name, monkeypatch):
     without_rounding(monkeypatch)
-    ours, theirs, given = made(name, "mpnn-all"), made(name, "eager"), text("left")
+    ours, theirs, given = made(name, "tests-all"), made(name, "eager"), text("left")
     theirs.load_state_dict(ours.state_dict())
     real = given["attention_mask"].bool()
     assert_close(ours(**given).logits[real], theirs(**given).logits[real], **EXACT)
@@ -74,7 +74,7 @@ def test_all_earlier_tokens_are_the_model_as_it_was(name, monkeypatch):
 )
 @pytest.mark.parametrize("rule", ["window", "blocks", "global"])
 def test_generation_of_padded_batches_is_that_of_single_runs(rule, how):
-    model, given = made("llama", f"mpnn-{rule}"), text("left")
+    model, given = made("llama", f"tests-{rule}"), text("left")
     got = model.generate(**given, **MORE, **how)[:, TOKENS:]
     beams = {k: v for k, v in how.items() if k == "num_beams"}
     for row, written in zip(rows(given), got, strict=True):
@@ -89,7 +89,7 @@ def test_what_goes_on_after_the_padding_counts_tokens(rule, padding, kind):
     """A first part of 7 slots, padded at a side, then 3 tokens at once, then one: in single runs nothing is between."""
     from transformers import DynamicCache, StaticCache
 
-    model, first = made("llama", f"mpnn-{rule}"), text(padding)
+    model, first = made("llama", f"tests-{rule}"), text(padding)
     ids = torch.cat([first["input_ids"], torch.randint(1, 31, (3, 4))], 1)
     whole = {"input_ids": ids, "attention_mask": torch.nn.functional.pad(first["attention_mask"], (0, 4), value=1)}
     place = positions(whole)["position_ids"]
@@ -108,14 +108,14 @@ def test_what_goes_on_after_the_padding_counts_tokens(rule, padding, kind):
 
 def test_a_window_is_that_of_mistral_in_a_cache_of_its_own(monkeypatch):
     without_rounding(monkeypatch)
-    mistral, ours = made("mistral", "eager", sliding_window=3), made("mistral", "mpnn-all", sliding_window=3)
+    mistral, ours = made("mistral", "eager", sliding_window=3), made("mistral", "tests-all", sliding_window=3)
     ours.load_state_dict(mistral.state_dict())
     given = text("left")
     assert torch.equal(ours.generate(**given, **MORE), mistral.generate(**given, **MORE))
 
 
 def test_cross_attention_sees_all_its_sources():
-    ours, theirs, given = made("t5", "mpnn-window"), made("t5", "mpnn-all"), inputs("t5", "left")
+    ours, theirs, given = made("t5", "tests-window"), made("t5", "tests-all"), inputs("t5", "left")
     theirs.load_state_dict(ours.state_dict())
     given["decoder_input_ids"], given["decoder_attention_mask"] = (
         given["decoder_" + n][:, :2] for n in ("input_ids", "attention_mask")
@@ -126,14 +126,14 @@ def test_cross_attention_sees_all_its_sources():
 
 
 def test_dropout_acts_in_training_only():
-    model, given = made("llama", "mpnn-window", dropout=0.5), text("left")
+    model, given = made("llama", "tests-window", dropout=0.5), text("left")
     assert torch.equal(model(**given).logits, model(**given).logits)
     model.train()
     assert not torch.allclose(model(**given).logits, model(**given).logits)
 
 
 def test_weights_and_kernels():
-    model, given = made("llama", "mpnn-window"), text("left")
+    model, given = made("llama", "tests-window"), text("left")
     with trace_kernels(model) as kernels, capture_weights(model) as weights:
         attentions = model(**given, **positions(given), output_attentions=True).attentions
     assert set(kernels) == set(weights) == {f"model.layers.{i}.self_attn" for i in range(2)}
@@ -148,12 +148,12 @@ def test_weights_and_kernels():
 
 
 def test_several_sequences_in_a_row():
-    model, ids = made("llama", "mpnn-window"), text("none")["input_ids"][:1]
+    model, ids = made("llama", "tests-window"), text("none")["input_ids"][:1]
     places = torch.tensor([[0, 1, 2, 3, 0, 1, 2]])
     got = model(ids, position_ids=places, use_cache=False).logits[0]
     alone = [model(part).logits[0] for part in (ids[:, :4], ids[:, 4:])]
     assert_close(got, torch.cat(alone), **EXACT)
-    blocks = made("llama", "mpnn-blocks")
+    blocks = made("llama", "tests-blocks")
     with pytest.raises(ValueError, match=r"Blocks\(3\), which counts tokens from the start of a sequence"):
         blocks(ids, position_ids=places, use_cache=False)
     with pytest.raises(ValueError, match="cu_seq_lens_q, several sequences in one row, would be ignored"):
@@ -161,21 +161,21 @@ def test_several_sequences_in_a_row():
 
 
 def test_a_name_has_one_rule():
-    register("mpnn-window", Window(2, 0))
+    register("tests-window", Window(2, 0))
     with pytest.raises(
-        ValueError, match=r"'mpnn-window' is Window\(2, 0\) already; take another name for Window\(3, 0\)"
+        ValueError, match=r"'tests-window' is Window\(2, 0\) already; take another name for Window\(3, 0\)"
     ):
-        register("mpnn-window", Window(3, 0))
+        register("tests-window", Window(3, 0))
     with pytest.raises(ValueError, match="'sdpa' is an implementation of transformers already"):
         register("sdpa", Window(3, 0))
     with pytest.raises(TypeError, match="expected neighbours to be"):
-        register("mpnn-none", 3)
+        register("tests-none", 3)
 
 
 def test_a_graph_names_tokens_by_their_place():
     edges = torch.tensor([[0, 1, 2, 3, 4, 5, 6, 3], [0, 1, 2, 3, 4, 5, 6, 5]])
-    register("mpnn-graph", Graph(edges, TOKENS))
-    model, given = made("bert", "mpnn-graph"), text("left")
+    register("tests-graph", Graph(edges, TOKENS))
+    model, given = made("bert", "tests-graph"), text("left")
     changed = given["input_ids"].clone()
     changed[:, 3] = (changed[:, 3] % 30) + 1
     apart = (model(**given).logits != model(**given | {"input_ids": changed}).logits).any(-1)
