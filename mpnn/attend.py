@@ -81,6 +81,25 @@ def attend(  # type: ignore[no-untyped-def]
         >>> attend(q, k, v, Window(2, 0)).shape
         torch.Size([2, 5, 4])
     """
+    call, name = bind_attention(
+        q, k, v, neighbours, mask=mask, pair_mask=pair_mask, batch=batch, positions=positions, coordinates=coordinates,
+        grid=grid, score_bias=score_bias, score=score, dropout=dropout, scale=scale, kernel=kernel,
+    )  # fmt: skip
+    y = run_attention(call, name)
+    return (y, returned(call)) if return_weights else y
+
+
+def run_attention(call: Call, name: str) -> Tensor:
+    """The output (..., heads, N, E) of a bound call, by the kernel of this name."""
+    y = BY_NAME[name].run(call, reference_kernel.run)
+    return y.unflatten(-1, (call.weight.heads, call.value.shape[-1])).transpose(-3, -2)
+
+
+def bind_attention(  # type: ignore[no-untyped-def]
+    q: Tensor, k: Tensor, v: Tensor, neighbours: Neighbours, *, mask=None, pair_mask=None, batch=None, positions=None,
+    coordinates=None, grid=None, score_bias=None, score=None, dropout=0.0, scale=None, kernel=None,
+) -> tuple[Call, str]:  # fmt: skip
+    """The call of :func:`attend`, checked, and the name of the kernel that runs it."""
     _check(q, k, v, neighbours, score_bias, kernel)
     share("dropout", dropout)
     if score is not None and not callable(score):
@@ -121,8 +140,7 @@ def attend(  # type: ignore[no-untyped-def]
     place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
     call.nodes |= call.constants
     name, _ = choose(spec_of(call, rule), forced(kernel))
-    y = BY_NAME[name].run(call, reference_kernel.run).unflatten(-1, (heads, v.shape[-1])).transpose(-3, -2)
-    return (y, returned(call)) if return_weights else y
+    return call, name
 
 
 def _tokens(q: Tensor, k: Tensor, mask: Tensor | None, grid: Any, fields: dict[str, Any]) -> tuple[Tokens, Tokens]:

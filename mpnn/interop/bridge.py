@@ -23,13 +23,18 @@ class Bridge(ABC):
     standing in for the layer all go through these views, so nothing can be lost on one of the ways only.
     """
 
-    library = "torch"  # whose layers these are: another library is not imported to look at a layer of this one
+    # whose layers these are: another library is not imported to look at a layer of this one; None asks about all
+    library: str | None = "torch"
     kind: str  # "linear", "convolution", "attention" or "graph": what ``convert(kinds=)`` chooses by
     structure: tuple[str, ...] = ()  # keywords of from_layer that this bridge reads
 
     @abstractmethod
     def layers(self) -> tuple[type[nn.Module], ...]:
         """The classes of layers; libraries are imported here, not before."""
+
+    def takes(self, layer: nn.Module) -> bool:
+        """Whether this bridge is the layer's; a subclass may compute something else, so it is not taken."""
+        return type(layer) in self.layers()
 
     def refuse(self, layer: Any) -> list[str]:
         """The options of this layer that have no configuration, by name and with the reason."""
@@ -55,17 +60,17 @@ class Bridge(ABC):
         """What the core does not tell of the layer: its calling convention, initial values and the like."""
         return {}
 
-    @abstractmethod
-    def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The layer's own call by the core, a function of tokens: same arguments, same result."""
-
     def enter(self, layer: Any) -> None:
-        """What else changes when the layer becomes a drop-in; it cannot fail."""
+        """Change what else changes when the layer becomes a drop-in; it cannot fail."""
         return
 
     def leave(self, layer: Any) -> None:
         """Undo :meth:`enter`."""
         return
+
+    @abstractmethod
+    def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The layer's own call by the core, a function of tokens: same arguments, same result."""
 
 
 def quietly(make: Callable[[], Any]) -> Any:

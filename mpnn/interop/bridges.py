@@ -6,6 +6,7 @@ from mpnn.interop.torch_attention import Attention
 from mpnn.interop.torch_conv import Conv
 from mpnn.interop.torch_linear import Linear
 from mpnn.interop.torch_transformer import DecoderLayer, EncoderLayer
+from mpnn.interop.transformers.layer import HuggingFaceAttention
 
 PYG: tuple[Bridge, ...] = (
     pyg_kernels.GCN(),
@@ -32,6 +33,9 @@ PYG: tuple[Bridge, ...] = (
     pyg_stacks.GPS(),
 )
 BRIDGES: tuple[Bridge, ...] = (Linear(), Conv(), Attention(), EncoderLayer(), DecoderLayer(), *PYG)
+
+# Layers that convert() turns into drop-ins and that are no MessagePassing alone: from_layer does not know them.
+IN_PLACE: tuple[Bridge, ...] = (HuggingFaceAttention(),)
 
 # Layers that are no message passing with a weight on x_j, and why. They are refused by name.
 OUT_OF_SCOPE = {

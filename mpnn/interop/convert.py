@@ -12,13 +12,15 @@ from torch import nn
 
 from mpnn.checks import instance, one_of
 from mpnn.interop import drop_in
-from mpnn.interop.bridges import OUT_OF_SCOPE
+from mpnn.interop.attention import Attention
+from mpnn.interop.bridges import BRIDGES, IN_PLACE, OUT_OF_SCOPE
 from mpnn.interop.layer import find, reasons
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Neighbours
 from mpnn.returned import trace_kernels
 
 KINDS = ("attention", "convolution", "graph", "linear")
+Ruled = MessagePassing | Attention
 Where = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
 
 
@@ -101,12 +103,12 @@ def _walk(
     seen: set[int],
 ) -> None:
     """Prepare a layer, else look at its children; a shared layer is prepared once."""
-    if id(layer) in seen or isinstance(layer, MessagePassing | drop_in.DropIn):
+    if id(layer) in seen or isinstance(layer, MessagePassing | Attention | drop_in.DropIn):
         return
     seen.add(id(layer))
-    bridge = find(layer)
+    bridge = find(layer, BRIDGES + IN_PLACE)
     if bridge is not None and bridge.kind in kinds:
-        why = reasons(layer)
+        why = reasons(layer, BRIDGES + IN_PLACE)
         rows.append(Row(name, type(layer).__name__, bridge.kind, left="; ".join(why) or None))
         if not why:
             ready.append(drop_in.prepare(layer, bridge))
@@ -133,7 +135,7 @@ def _with_kernels(model: nn.Module, rows: list[Row], example: Any) -> list[Row]:
 
     def kernels(row: Row) -> str | None:
         below = f"{row.name}.core" if row.name else "core"
-        found = [kernel for name, kernel in ran.items() if name == below or name.startswith(below + ".")]
+        found = [kernel for name, kernel in ran.items() if name in (row.name, below) or name.startswith(below + ".")]
         return ", ".join(dict.fromkeys(found)) or None
 
     return [row if row.left is not None else dataclasses.replace(row, kernel=kernels(row)) for row in rows]
@@ -145,7 +147,7 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     Args:
         neighbours: the new rule, shared by all layers that it is given to.
         where: names, globs (``"encoder.*"``) or a function ``(name, layer) -> bool``; by default every layer whose
-            weight is attention.
+            weight is attention, without the attentions between two sets of tokens of a Hugging Face model.
 
     Raises:
         ValueError: where a name matches no layer, or a layer's weight does not fit the rule; then nothing is changed.
@@ -166,7 +168,7 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     chosen = _chosen(layers, where)
     for name in chosen:
         try:
-            layers[name].weight.build_for(neighbours)
+            _check_rule(layers[name], neighbours)
         except ValueError as error:
             raise ValueError(f"{name or 'the model'} cannot take {neighbours}: {error}") from None
     for name in chosen:
@@ -174,19 +176,27 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     return chosen
 
 
-def _layers(model: nn.Module) -> dict[str, MessagePassing]:
+def _check_rule(layer: Ruled, neighbours: Neighbours) -> None:
+    """Raise where the layer's weight does not fit the rule."""
+    if isinstance(layer, Attention):
+        layer.check_rule(neighbours)
+    else:
+        layer.weight.build_for(neighbours)
+
+
+def _layers(model: nn.Module) -> dict[str, Ruled]:
     """The layers that have a rule, by their names in the model as people know it: without what converting added."""
-    found = {}
+    found: dict[str, Ruled] = {}
     for name, module in model.named_modules():
-        if isinstance(module, MessagePassing):
+        if isinstance(module, MessagePassing | Attention):
             found[".".join(part for part in name.split(".") if part != "core")] = module
     return found
 
 
-def _chosen(layers: dict[str, MessagePassing], where: Where) -> list[str]:
+def _chosen(layers: dict[str, Ruled], where: Where) -> list[str]:
     """The names that ``where`` means; a name or glob of a parent means all layers below it."""
     if where is None:
-        return [name for name, layer in layers.items() if layer.weight.normalise == "softmax"]
+        return [name for name, layer in layers.items() if _attends(layer)]
     if callable(where):
         return [name for name, layer in layers.items() if where(name, layer)]
     chosen: dict[str, None] = {}
@@ -198,6 +208,13 @@ def _chosen(layers: dict[str, MessagePassing], where: Where) -> list[str]:
             )
         chosen |= dict.fromkeys(matching)
     return list(chosen)
+
+
+def _attends(layer: Ruled) -> bool:
+    """Whether a layer is attention among the tokens of one set, which is what a new rule is meant for."""
+    if isinstance(layer, Attention):
+        return not layer.between
+    return layer.weight.normalise == "softmax"
 
 
 def _ancestors(name: str) -> list[str]:

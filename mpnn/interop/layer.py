@@ -13,18 +13,15 @@ from mpnn.interop.bridge import Bridge, Refused, described, differences, held, l
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 
 
-def find(layer: nn.Module) -> Bridge | None:
-    """The bridge of a layer's class; a subclass may compute something else, so it has none."""
+def find(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> Bridge | None:
+    """The bridge that takes a layer, or None; only that of the layer's own library is asked, which is loaded then."""
     library = type(layer).__module__.partition(".")[0]
-    for bridge in BRIDGES:
-        if bridge.library == library and type(layer) in bridge.layers():
-            return bridge
-    return None
+    return next((bridge for bridge in bridges if bridge.library in (library, None) and bridge.takes(layer)), None)
 
 
-def reasons(layer: nn.Module) -> list[str]:
+def reasons(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> list[str]:
     """Why this layer is no message passing of ours, in words; none where it is."""
-    bridge = find(layer)
+    bridge = find(layer, bridges)
     if bridge is not None:
         return bridge.refuse(layer)
     name = type(layer).__name__
