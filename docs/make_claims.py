@@ -51,7 +51,8 @@ def section(one: Outcome) -> str:
     about = one.about
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items() if name != "mpnn")
     made = (
-        f"Made by `mpnn experiment {one.claim.name}` ({caption(one)}) in {one.seconds:.0f} s; {about['machine']}; "
+        f"Made by `mpnn experiment {one.claim.name}` ({caption(one)}): {one.cpu:.0f} s of one core, "
+        f"{one.seconds:.0f} s on a shared machine; {about['machine']}; "
         f"Python {about['python']}, {versions}. Intervals: {'; '.join(methods(one))}."
     )
     picture = f"![{one.claim.says}](../results/claims/{one.folder.name}/picture.png)"

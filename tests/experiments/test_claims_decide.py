@@ -189,7 +189,26 @@ def nodes(bad):
     ]
 
 
+def published(bad):
+    ours = {"good": 0.0, "bad": -0.2, "open": 0.03}[bad]
+    figures = {False: {"logistic": 32, "mlp": 68, "cnn": 94}, True: {"logistic": 32, "mlp": 68, "cnn": 56}}
+    made = [
+        {"table": "mnist1d", "shuffled": shuffled, "model": model, "seed": seed}
+        | {"accuracy": figure / 100 + 0.001 * seed + (ours if model == "cnn" else 0)}
+        for seed in range(3)
+        for shuffled, row in figures.items()
+        for model, figure in row.items()
+    ]
+    rest = {"MLP": 0.6, "GCN": 0.8, "GAT": 0.8, "graph transformer": 0.8}
+    return made + [
+        {"table": "superpixels", "model": model, "seed": seed, "accuracy": value}
+        for seed in range(3)
+        for model, value in rest.items()
+    ]
+
+
 MADE_UP = {
+    "published": published,
     "nodes": nodes,
     "landmine": landmine,
     "extrapolation": extrapolation,

@@ -18,7 +18,7 @@ from mpnn.neighbours import AllTokens
 from mpnn.positions import ALiBi, Learned, Rotary, Sinusoidal
 from mpnn.weights import QKSoftmax
 
-LENGTH, TIMES = 32, (1, 2, 4, 8)
+LENGTH, TIMES = 16, (1, 2, 4, 8)
 SYMBOLS, WIDTH, HEADS, DEPTH = 8, 32, 4, 2
 KEPT = -0.05  # a loss of less than this is none
 
@@ -144,7 +144,7 @@ CLAIM = Claim(
     "extrapolation",
     "Codes of the distance (rotary, ALiBi) keep their accuracy at eight times the training length; codes of the place "
     "(sinusoidal, learned) lose it.",
-    Size(3, 400),
+    Size(3, 250),
     Size(2, 3, quick=True),
     parts,
     run,

@@ -142,9 +142,9 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 
 CLAIM = Claim(
     "family",
-    "One block with sixteen pairs of neighbours and weight is sixteen networks that all learn (twice as good as chance), "
-    "and at one budget either choice alone moves the accuracy by more than two points.",
-    Size(3, 300),
+    "One block with sixteen pairs of neighbours and weight is sixteen networks that all learn (twice as good as "
+    "chance), and at one budget either choice alone moves the accuracy by more than two points.",
+    Size(3, 250),
     Size(2, 2, quick=True),
     parts,
     run,

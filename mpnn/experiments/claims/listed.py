@@ -12,6 +12,7 @@ from mpnn.experiments.claims import (
     long_range,
     nodes,
     permutation,
+    published,
 )
 from mpnn.experiments.claims.base import Claim
 
@@ -27,5 +28,6 @@ CLAIMS: dict[str, Claim] = {
         family.CLAIM,
         nodes.CLAIM,
         data_efficiency.CLAIM,
+        published.CLAIM,
     )
 }

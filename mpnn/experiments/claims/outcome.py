@@ -45,6 +45,11 @@ class Outcome:
     def seconds(self) -> float:
         return sum(record["part_seconds"] for record in self.records)
 
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time, which other work on the machine adds little to."""
+        return sum(record["part_cpu"] for record in self.records)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "experiment": self.claim.name,

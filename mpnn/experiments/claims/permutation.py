@@ -118,9 +118,9 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 
 CLAIM = Claim(
     "permutation",
-    "Without codes attention does not see order: permuted tokens give the permuted output, to rounding, as a graph does "
-    "whose edges move along; codes, windows, places and edges that stay break this.",
-    Size(20, None),
+    "Without codes attention does not see order: permuted tokens give the permuted output, to rounding, as a graph "
+    "does whose edges move along; codes, windows, places and edges that stay break this.",
+    Size(10, None),
     Size(2, None, quick=True),
     parts,
     run,

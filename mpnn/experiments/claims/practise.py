@@ -37,7 +37,9 @@ def practise(
     rows: Tensor | None = None,
     advance: Advance | None = None,
 ) -> list[float]:
-    """Minimise the cross-entropy of `model(x)`, (..., classes), against labels (...); the seconds of each step.
+    """Minimise the cross-entropy of `model(x)`, (..., classes), with labels (...); the processor seconds of each step.
+
+    Processor time is what this process used: other work on the machine adds little to it.
 
     Args:
         batch: makes the samples of a step.
@@ -47,7 +49,7 @@ def practise(
     model.train()
     seconds = []
     for step in range(steps):
-        started = time.perf_counter()
+        started = time.process_time()
         x, y = batch()
         output = model(x)
         if rows is not None:
@@ -59,7 +61,7 @@ def practise(
             nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
         scheduler.step()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time.process_time() - started)
         if advance is not None:
             advance(step + 1, None)
     return seconds

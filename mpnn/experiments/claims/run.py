@@ -110,11 +110,11 @@ def _run(claim: Claim, size: Size, config: dict[str, object], store: RunFolder, 
                 name = key(setting)
                 record = store.finished(name)
                 if record is None:
-                    started = time.perf_counter()
+                    started, used = time.perf_counter(), time.process_time()
                     with bars.run(name, each) as advance:
                         measured = claim.run(setting, size, advance)
-                    took = round(time.perf_counter() - started, 3)
-                    record = {**setting, **measured, "part_seconds": took}
+                    took = {"part_seconds": time.perf_counter() - started, "part_cpu": time.process_time() - used}
+                    record = {**setting, **measured, **{field: round(value, 2) for field, value in took.items()}}
                     store.finish(name, record)
                 else:
                     bars.skip(each)
