@@ -123,7 +123,7 @@ def long_range(bad):
     for seed in range(3):
         for kind, (layers, needed) in rows.items():
             heard = layers >= needed
-            value = 0.99 if heard else 0.5
+            value = 0.99 if heard else 0.25
             if kind == "attention":
                 value = {"good": 0.99, "bad": 0.5, "open": (0.6, 0.9, 1.0)[seed]}[bad]
             made.append(

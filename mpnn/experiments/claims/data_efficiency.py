@@ -14,7 +14,7 @@ from mpnn.experiments.claims.chart import Chart, Line, Lines, Table
 from mpnn.experiments.claims.decide import Check, t_interval
 from mpnn.experiments.measure import count_parameters
 from mpnn.experiments.progress import Advance
-from mpnn.experiments.recipe import within
+from mpnn.experiments.recipe import Recipe, within
 from mpnn.experiments.recipes import recipe
 from mpnn.training import fit, seeded
 
@@ -31,6 +31,12 @@ def data(name: str) -> Dataset:
         return found
     x_train, x_test = (x.unflatten(1, (14, 2, 14, 2)).mean((2, 4)).flatten(1, 2) for x in (found.x_train, found.x_test))
     return replace(found, x_train=x_train, x_test=x_test, grid=(14, 14))
+
+
+@cache
+def sized(name: str, model: str) -> Recipe:
+    """The recipe of a model, as wide as the budget allows."""
+    return within(recipe(model, data(name)), data(name), BUDGET, model)
 
 
 def parts(size: Size) -> list[Setting]:
@@ -51,7 +57,7 @@ def run(setting: Setting, size: Size, advance: Advance) -> Record:
     order = torch.randperm(len(whole.x_train), generator=torch.Generator().manual_seed(setting["seed"]))
     some = order[: setting["samples"]]
     few = replace(whole, x_train=whole.x_train[some], y_train=whole.y_train[some])
-    found = within(recipe(setting["model"], whole), whole, BUDGET, setting["model"])
+    found = sized(setting["dataset"], setting["model"])
     settings = replace(found.settings, batch_size=BATCH)
     with seeded(setting["seed"]):
         model = found.model(few)
@@ -111,7 +117,7 @@ CLAIM = Claim(
     "data-efficiency",
     "With few samples the strong bias (CNN) is ahead of the weak one (Transformer), and with more the lead shrinks.",
     Size(3, 200),
-    Size(2, 3, quick=True),
+    Size(1, 3, quick=True),
     parts,
     run,
     checks,

@@ -145,7 +145,7 @@ CLAIM = Claim(
     "Codes of the distance (rotary, ALiBi) keep their accuracy at eight times the training length; codes of the place "
     "(sinusoidal, learned) lose it.",
     Size(3, 250),
-    Size(2, 3, quick=True),
+    Size(1, 3, quick=True),
     parts,
     run,
     checks,

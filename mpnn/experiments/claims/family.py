@@ -145,7 +145,7 @@ CLAIM = Claim(
     "One block with sixteen pairs of neighbours and weight is sixteen networks that all learn (twice as good as "
     "chance), and at one budget either choice alone moves the accuracy by more than two points.",
     Size(3, 250),
-    Size(2, 2, quick=True),
+    Size(1, 2, quick=True),
     parts,
     run,
     checks,

@@ -160,7 +160,7 @@ CLAIM = Claim(
     "landmine",
     "On tasks that need order, attention without positional codes stays at chance, and with them it solves them.",
     Size(3, 150),
-    Size(2, 4, quick=True),
+    Size(1, 4, quick=True),
     parts,
     run,
     checks,

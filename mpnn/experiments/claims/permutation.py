@@ -121,7 +121,7 @@ CLAIM = Claim(
     "Without codes attention does not see order: permuted tokens give the permuted output, to rounding, as a graph "
     "does whose edges move along; codes, windows, places and edges that stay break this.",
     Size(10, None),
-    Size(2, None, quick=True),
+    Size(1, None, quick=True),
     parts,
     run,
     checks,
