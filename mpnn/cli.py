@@ -20,7 +20,10 @@ MISTAKE, INTERRUPTED = 2, 130
 
 @dataclass(frozen=True)
 class Command:
-    """A function, whose parameters are the options, what shows its result, and the libraries that the two need."""
+    """A function, whose parameters are the options, what shows its result, and the libraries that the two need.
+
+    A parameter that is given by its place alone (before `/`) is a word on the command line, not an option.
+    """
 
     function: str
     says: str
@@ -46,6 +49,19 @@ COMMANDS = {
   mpnn compare --config mine.yaml
 
 Each finished run is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
+    ),
+    "experiment": Command(
+        "mpnn.experiments.claims:experiment",
+        "put a claim about the architectures to the test",
+        show="mpnn.report:show_claims",
+        needs=("rich", "matplotlib"),
+        examples="""\
+  mpnn experiment                              the claims, a sentence each
+  mpnn experiment heads                        minutes on two cores; ends with its verdict
+  mpnn experiment heads --quick                seconds: does it work?
+  mpnn experiment heads --seeds 10 --steps 2000
+
+Each finished part is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
     ),
     "atlas": Command(
         "mpnn.experiments.atlas:atlas",
@@ -88,7 +104,9 @@ def _call(command: Command, options: dict[str, Any]) -> None:
         require(library, purpose=command.says)
     show = _load(command.show) if command.show else _ignore
     try:
-        result = _load(command.function)(**options)
+        function = _load(command.function)
+        words = [options.pop(name) for name in _words(function)]
+        result = function(*words, **options)
     except KeyboardInterrupt as stop:
         # What an experiment had finished by then comes along.
         if hasattr(stop, "result"):
@@ -100,6 +118,12 @@ def _call(command: Command, options: dict[str, Any]) -> None:
 
 def _ignore(result: Any) -> None:
     pass
+
+
+def _words(function: Callable[..., Any]) -> list[str]:
+    """The parameters that are given by their place alone."""
+    parameters = inspect.signature(function).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_ONLY]
 
 
 def _load(target: str) -> Callable[..., Any]:
@@ -163,6 +187,9 @@ def _add_options(parser: Any, function: Callable[..., Any]) -> None:
         kind, says = get_args(hints[name])[:2] if get_origin(hints[name]) is Annotated else (hints[name], "")
         option = f"--{name.replace('_', '-')}"
         default = parameter.default
+        if name in _words(function):
+            parser.add_argument(name, nargs="?", default=default, metavar="NAME", help=says)
+            continue
         if kind is bool:
             action = "store_false" if default else "store_true"
             parser.add_argument(option if not default else f"--no-{option[2:]}", dest=name, action=action, help=says)

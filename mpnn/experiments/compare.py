@@ -15,7 +15,7 @@ from mpnn import use_kernels
 from mpnn.data import SOURCES, Dataset, UsageError, load
 from mpnn.data.errors import require
 from mpnn.experiments.about import about
-from mpnn.experiments.folder import RunFolder
+from mpnn.experiments.folder import RunFolder, folder_name
 from mpnn.experiments.job import Job
 from mpnn.experiments.measure import Cost, cost
 from mpnn.experiments.progress import Progress, waiting
@@ -26,9 +26,9 @@ from mpnn.training import Curve, fit, save_checkpoint, seeded
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C; `result` has what was finished by then."""
+    """Ctrl-C; `result` has what an experiment had finished by then."""
 
-    def __init__(self, result: Comparison) -> None:
+    def __init__(self, result: Any) -> None:
         super().__init__("stopped")
         self.result = result
 
@@ -72,9 +72,7 @@ def compare(
     )
     if threads is not None and threads < 1:
         raise UsageError(f"threads: expected at least 1, got {threads}")
-    name = name if name is not None else job.name()
-    if name in ("", "..") or name != Path(name).name:
-        raise UsageError(f"name: expected the name of a folder, got {name!r}; say where with folder")
+    name = folder_name(name if name is not None else job.name())
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

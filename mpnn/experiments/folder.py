@@ -12,6 +12,20 @@ from mpnn.data.errors import UsageError, require
 from mpnn.data.files import write_text
 
 
+def folder_name(name: str) -> str:
+    """The name of a run, if a folder can have it.
+
+    Raises:
+        UsageError: nothing, or a path.
+
+    >>> folder_name("mnist1d-5seeds")
+    'mnist1d-5seeds'
+    """
+    if name in ("", "..") or name != Path(name).name:
+        raise UsageError(f"name: expected the name of a folder, got {name!r}; say where with folder")
+    return name
+
+
 class RunFolder:
     """A folder that belongs to one configuration and keeps each finished part of the work as a file of its own.
 
