@@ -63,6 +63,33 @@ Each finished run is kept in runs/NAME at once. After Ctrl-C the same command go
 
 Each finished part is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
     ),
+    "sweep": Command(
+        "mpnn.experiments.sweep:sweep",
+        "train the same block with each combination of neighbours, weight and positions",
+        show="mpnn.report.sweep_report:show_sweep",
+        needs=("lightning", "rich", "matplotlib"),
+        examples="""\
+  mpnn sweep --quick                           a first look, under a minute
+  mpnn sweep --neighbours "Window(2), AllTokens()" --weight "SharedKernel, QKSoftmax" \\
+             --positions none,sinusoidal,rotary --dataset digits --seeds 2
+  mpnn sweep --neighbours "Window(1), Window(2) | Global(1), Blocks(8)" --weight QKSoftmax
+  mpnn sweep --weight "Static, EdgeLearned, EdgeLearned(OffsetMLP), QKSoftmax(heads=1)" \\
+             --neighbours "AllTokens(max_tokens=tokens), grid_graph(grid)" --budget 20000
+  mpnn sweep --print_config > mine.yaml        the options as a file, a rule a line, and back:
+  mpnn sweep --config mine.yaml
+
+How to write rules: as in Python, with commas between. The names are those of the package:
+  neighbours   Full Grid Graph AllTokens Window Blocks Global Random KNN Radius, joined by | & -,
+               and grid_graph(grid), a graph of the data's grid whose edges have a direction
+  weight       Static SharedKernel EdgeLearned QKSoftmax, options by name, widths from --channels;
+               inside EdgeLearned( ): AdditiveScore (its default), AdditiveScoreV2, OffsetMLP
+  positions    none sinusoidal learned rotary alibi relative, or calls, as Learned(channels, tokens)
+  numbers      grid and tokens are the data's; in weights and positions also channels and heads
+
+What the rules refuse (SharedKernel on AllTokens() without max_tokens has no number of distances) is listed with the
+reason and not run. Each finished run is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.
+It ends with a table with 95 % t intervals over the seeds, heatmap.png, results.json, results.csv and index.html.""",
+    ),
     "atlas": Command(
         "mpnn.experiments.atlas:atlas",
         "check each neighbourhood with each weight against a published layer",

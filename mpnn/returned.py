@@ -22,16 +22,17 @@ class EdgeWeights:
     """The edges of a call and their weights.
 
     ``source``, ``target`` int64 (E,) · ``index`` int64 (E,), the row in the caller's ``edge_index``, -1 for an added
-    loop,
-    None where the neighbourhood makes its edges · ``weight`` (..., E, heads) or (..., E, groups, out/groups,
-    in/groups),
-    before dropout; a pair that a mask removes has weight 0.
+    loop, None where the neighbourhood makes its edges · ``weight`` (..., E, heads) or (..., E, groups, out/groups,
+    in/groups), before dropout; a pair that a mask removes has weight 0 · ``size`` the numbers of targets and sources,
+    those without an edge included · ``family`` "heads" or "groups": which of the two shapes the weight has.
     """
 
     source: Tensor
     target: Tensor
     index: Tensor | None
     weight: Tensor
+    size: tuple[int, int]
+    family: str
 
     def __repr__(self) -> str:
         return f"EdgeWeights({self.source.shape[0]} edges, weight {tuple(self.weight.shape)})"
@@ -62,7 +63,9 @@ def returned(call: Call) -> EdgeWeights:
         if not bool(kept.all()):
             rows = kept.nonzero().squeeze(-1)
             source, target, index, weight = source[rows], target[rows], index[rows], weight.index_select(dim, rows)
-    return EdgeWeights(source, target, index, weight)
+    return EdgeWeights(
+        source, target, index, weight, (call.targets, call.sources), "heads" if rule.groups is None else "groups"
+    )
 
 
 def _dense(call: Call) -> bool:

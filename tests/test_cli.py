@@ -38,7 +38,7 @@ def test_compare_prints_the_table_and_writes_the_files(capsys, tmp_path):
     code, out, err = run(capsys, *QUICK)
     assert code == 0 and "logistic" in out and "650" in out and "test accuracy" in err
     folder = tmp_path / "runs" / "digits-3steps-1seeds-logistic"
-    written = {"results.json", "results.csv", "curves.png", "accuracy.png", "config.yaml"}
+    written = {"results.json", "results.csv", "curves.png", "accuracy.png", "config.yaml", "index.html"}
     assert written <= {path.name for path in folder.iterdir()}
 
 

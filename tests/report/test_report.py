@@ -21,6 +21,14 @@ def contestant(model, accuracies, kernels):
     return Contestant(model, "Full × Static", {"width": 5}, 12_345, 678_901, kernels, runs)
 
 
+ABOUT = {
+    "machine": "a machine",
+    "command": "mpnn compare",
+    "python": "3.11",
+    "versions": {"mpnn": "0.1.0"},
+}
+
+
 @pytest.fixture
 def result(tmp_path):
     config = {
@@ -36,7 +44,7 @@ def result(tmp_path):
         contestant("mlp", [0.90, 0.92, 0.94], ["linear", "linear"]),
         contestant("cnn", [0.5, 0.7, 0.6], ["conv", "conv", "linear"]),
     ]
-    return Comparison(tmp_path, config, data, {"machine": "a machine"}, contestants, complete=True)
+    return Comparison(tmp_path, config, data, ABOUT, contestants, complete=True)
 
 
 def test_mean_and_spread_are_the_sample_ones(result):
