@@ -84,10 +84,11 @@ class MessagePassing(nn.Module):
         """The layer's output, a tensor (..., N, out_channels)."""
         plain = (
             type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
-            and positions is None and coordinates is None and batch is None and grid is None and edge_type is None
+            and positions is None and coordinates is None and batch is None and edge_type is None
             and edge_weight is None and score_bias is None and not return_weights
+            and (grid is None or type(grid) is tuple)
         )  # fmt: skip
-        key = self._key(x, edge_index) if plain else None
+        key = self._key(x, edge_index, grid) if plain else None
         if key is not None:
             repeat = self._repeats.get(key)
             if repeat is not None and repeat.edge_index() is edge_index:
@@ -138,7 +139,7 @@ class MessagePassing(nn.Module):
         parameters = sum(p.numel() for p in self.weight.parameters())
         return explain(spec, forced(self.kernel), _count(call), parameters, parts)
 
-    def _key(self, x: Tensor, edge_index: Any) -> tuple | None:
+    def _key(self, x: Tensor, edge_index: Any, grid: tuple | None) -> tuple | None:
         """What a call of tokens alone depends on besides their values; None where calls are not remembered."""
         if _compiling() or _transform() is not None or _dual._current_level >= 0 or listeners():
             return None
@@ -152,8 +153,8 @@ class MessagePassing(nn.Module):
         rule: Any = modules["neighbours"]
         weight: Any = modules["weight"]
         return (
-            x.shape, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(), _autocast(device.type),
-            id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
+            x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
+            _autocast(device.type), id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
