@@ -117,7 +117,7 @@ def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0
         if edges.valid is not None:
             attr, weight = _spread(edges.valid, attr, weight)
         else:
-            check_rows(attr, None, weight, len(edges), NAMES)
+            check_rows(attr, None, weight, edges.count, NAMES)
         graph = data_graph(rule)
         if graph is not None:
             held = graph.pick(edges, call.targets, *held, counted)

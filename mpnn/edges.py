@@ -41,6 +41,11 @@ class Edges:
         self.offset, self.index, self.valid = offset, index, valid
         self.cache: dict[Any, Any] = {}  # what kernels derive from these edges lives as long as they do
 
+    @property
+    def count(self) -> int:
+        """How many rows there are; ``len()`` would make a plain number of a size that torch.export keeps open."""
+        return self.source.shape[0]
+
     def __len__(self) -> int:
         return self.source.shape[0]
 

@@ -153,7 +153,7 @@ class MessagePassing(nn.Module):
         rule: Any = modules["neighbours"]
         weight: Any = modules["weight"]
         return (
-            x.shape, x.dtype, device, edges, grid, weight.dropout if self.training else 0.0, _grad(),
+            x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
             _autocast(device.type), id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
         )  # fmt: skip
 

@@ -135,5 +135,10 @@ class Pairs:
             )
         return self.edges.offset.to(self.node("x_source").dtype)
 
+    @property
+    def count(self) -> int:
+        """How many edges there are, see :class:`~mpnn.edges.Edges`."""
+        return self.edges.count
+
     def __len__(self) -> int:
         return len(self.edges)

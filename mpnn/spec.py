@@ -98,7 +98,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         device=value.device.type,
         kv_heads=0 if groups else value.shape[-3],
         score_channels=call.nodes["query"].shape[-1] if "query" in call.nodes else 0,
-        edges=None if call.explicit is None else len(call.explicit),
+        edges=None if call.explicit is None else call.explicit.count,
         relations=rule.relations,
         axes=rule.axes,
         border=getattr(rule, "border", None),

@@ -13,7 +13,8 @@ from torch import nn
 
 from helpers.calls import Trial, product, trial
 from helpers.compare import agree, run
-from mpnn.neighbours import Graph
+from mpnn import MessagePassing
+from mpnn.neighbours import Graph, Grid
 from mpnn.positions import ALiBi, Rotary
 from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel
 
@@ -150,3 +151,14 @@ def test_a_remembered_call_keeps_no_tokens_alive(place: str, rule: str) -> None:
     seen = [weakref.ref(t) for name, t in call.tensors.items() if name in ("source", "target", "edge_attr")]
     call.tensors = {}
     assert [r() for r in seen] == [None] * len(seen)
+
+
+def test_another_grid_of_as_many_tokens() -> None:
+    layer = MessagePassing(Grid(axes=2, kernel_size=3), SharedKernel(2, 3)).double()
+    x = torch.randn(2, 12, 2, dtype=torch.float64)
+    first = [layer(x, grid=grid) for grid in ((3, 4), (4, 3), (12, 1))]
+    again = [layer(x, grid=grid) for grid in ((3, 4), (4, 3), (12, 1))]
+    fresh = [copy.deepcopy(layer)(x, grid=grid) for grid in ((3, 4), (4, 3), (12, 1))]
+    for one, two, three in zip(first, again, fresh, strict=True):
+        assert torch.equal(one, three) and torch.equal(two, three)
+    assert not torch.allclose(first[0], first[1])

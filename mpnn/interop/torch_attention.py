@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from mpnn.checks import readable
 from mpnn.interop.bridge import Bridge, Refused
 from mpnn.interop.torch_masks import masks
 from mpnn.interop.torch_nested import nested, padded
@@ -143,6 +145,7 @@ def attention(
 
 def _matrix(edges: EdgeWeights, n: int, m: int) -> Tensor:
     """The weights of edges as matrices, 0 where there is no edge: (..., heads, N, M)."""
-    weight = edges.weight.transpose(-2, -1)
-    empty = weight.new_zeros(*weight.shape[:-1], n * m)
-    return empty.index_add(-1, edges.target * m + edges.source, weight).unflatten(-1, (n, m))
+    weight, place = edges.weight.transpose(-2, -1), edges.target * m + edges.source
+    if len(place) == n * m and readable(place) and bool((place == torch.arange(n * m, device=place.device)).all()):
+        return weight.unflatten(-1, (n, m))  # every pair, in order
+    return weight.new_zeros(*weight.shape[:-1], n * m).index_add(-1, place, weight).unflatten(-1, (n, m))

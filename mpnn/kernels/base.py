@@ -84,7 +84,7 @@ class Call:
 
     def blocks(self, edges_each: int | None) -> Iterator[tuple[slice | None, Edges, Tensor | None]]:
         """(targets, edges, rows of these in the edge data) of blocks of about ``edges_each`` edges; None: one block."""
-        if edges_each is None or (self.explicit is not None and len(self.explicit) <= edges_each):
+        if edges_each is None or (self.explicit is not None and self.explicit.count <= edges_each):
             yield None, self.all_edges(), None
         elif self.explicit is not None:
             order, start = self.explicit.rows("target", self.targets)
@@ -156,7 +156,7 @@ class Call:
             wanted, legend = rule.before * rule.after // rule.groups, "in·out/groups"
         else:
             wanted, legend = rule.heads, "heads"
-        rows = len(pairs)
+        rows = pairs.count
         if not isinstance(weight, Tensor) or weight.ndim < 2 or weight.shape[-1] != wanted or weight.shape[-2] != rows:
             got = tuple(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
             name = "the network" if hasattr(rule, "network") else f"{type(rule).__name__}.per_edge"
@@ -167,7 +167,7 @@ class Call:
         count = self.neighbours.relations
         kind = (edges.target - first) * count + (0 if edges.relation is None else edges.relation)
         ones = torch.ones((), dtype=wide(self.value.dtype), device=kind.device)
-        ones = ones.expand(len(edges), 1) if keep is None else keep.to(ones.dtype)
+        ones = ones.expand(edges.count, 1) if keep is None else keep.to(ones.dtype)
         total = segment_sum(ones, kind, rows * count)
         return 1 / total.index_select(-2, kind).clamp(min=1)
 
@@ -206,7 +206,7 @@ class Call:
     def degree(self, edges: Edges, slot: Tensor | None, keep: Tensor | None) -> Tensor:
         """Summed weights of the edges into each token: (..., N, 1 or heads)."""
         dtype = wide(self.value.dtype)
-        weight = torch.ones(len(edges), 1, dtype=dtype, device=edges.source.device)
+        weight = torch.ones(edges.count, 1, dtype=dtype, device=edges.source.device)
         if self.edge_weight is not None:
             weight = (self.edge_weight if slot is None else self.edge_weight.index_select(-1, slot))[..., None].to(
                 dtype

@@ -72,7 +72,7 @@ def run(call: Call, reference: Any) -> Tensor:
         weight = _leading(rule.weight, call.targets, call.sources)
         return call.blank_targets(torch.matmul(weight, value).transpose(-3, -2).flatten(-2))
     if call.neighbours.__class__.__name__ == "Window":  # of one message, the sum, the mean and the largest are the same
-        return call.blank_targets(F.linear(value, rule.matrices()[0], call.take_bias()))
+        return F.linear(value, rule.matrices()[0], call.take_bias())  # a masked token is 0, and no bias was offered
     weight = rule.weight.flatten(2).flatten(0, 1)
     y = F.linear(value.flatten(-2), weight, call.take_bias(flat=True))
     return call.blank_targets(y.unflatten(-1, (call.targets, rule.after)))

@@ -78,7 +78,7 @@ def _reduce(call: Call, pairs: Pairs, weight: Tensor, keep: Tensor | None, first
     else:
         total = segment_sum(messages, target, count)
     if call.weight.reduce == "mean":
-        one = messages.new_ones(len(pairs), 1) if keep is None else keep.to(messages.dtype)
+        one = messages.new_ones(pairs.count, 1) if keep is None else keep.to(messages.dtype)
         total = total / segment_sum(one, target, count).clamp(min=1)
     total = total.transpose(-3, -2).flatten(-2) if heads else total
     return total.to(call.value.dtype)

@@ -121,7 +121,10 @@ def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], 
         return lambda q, k, v: _in_chunks(q, k, v, is_causal=causal, **options)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        step = max(1, MASK // max(1, q.shape[0] * q.shape[1] * call.sources)) if causal or biased else call.targets
+        whole = not (causal or biased) or isinstance(call.targets, torch.SymInt)  # a range would fix an open size
+        if whole:
+            return _rows(call, source_mask, causal, slice(0, call.targets), q, k, v, options)
+        step = max(1, MASK // max(1, q.shape[0] * q.shape[1] * call.sources))
         parts = [
             _rows(call, source_mask, causal, slice(a, min(a + step, call.targets)), q, k, v, options)
             for a in range(0, call.targets, step)

@@ -132,7 +132,7 @@ class SharedKernel(Weight):
     def per_edge(self, pairs: Pairs) -> Tensor:
         if self.fixed:
             x = pairs.node("x_source")
-            return x.new_ones(()).expand(len(pairs), 1)
+            return x.new_ones(()).expand(pairs.count, 1)
         w = self.matrices().index_select(0, pairs.relation)
         if self.heads is not None:
             return w
