@@ -133,26 +133,26 @@ def _in_rows(edge_index: Any, weight: Tensor, rows: Tensor) -> Tensor:
 def as_conv(layer: MessagePassing) -> Conv:
     """A layer over ``Graph()`` as a convolution of PyG: a subclass of its ``MessagePassing``.
 
-        It stands in ``torch_geometric.nn.Sequential``, ``HeteroConv``, ``to_hetero``, ``GPSConv(conv=...)`` and PyG's
-        explainers (GNNExplainer, AttentionExplainer), takes ``EdgeIndex`` and sparse matrices, and shares the layer's
-        parameters.
+    It stands in ``torch_geometric.nn.Sequential``, ``HeteroConv``, ``to_hetero``, ``GPSConv(conv=...)`` and PyG's
+    explainers (GNNExplainer, AttentionExplainer), takes ``EdgeIndex`` and sparse matrices, and shares the layer's
+    parameters.
 
-        Raises:
-            TypeError, ValueError: for what is no MessagePassing of ours over edges that the call brings.
+    Raises:
+        TypeError, ValueError: for what is no MessagePassing of ours over edges that the call brings.
 
-        Source: ``torch_geometric.nn.MessagePassing``.
+    Source: ``torch_geometric.nn.MessagePassing``.
 
-        Example::
+    Example::
 
-            >>> import torch
-            >>> from mpnn import MessagePassing
-            >>> from mpnn.interop.pyg import as_conv
-            >>> from mpnn.neighbours import Graph
-            >>> from mpnn.weights import SharedKernel
-            >>> conv = as_conv(MessagePassing(Graph(self_loops="add"), SharedKernel(4, 8, normalise="symmetric")))
-            >>> conv
-            Conv(4, 8)
-            >>> conv(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
-            torch.Size([3, 8])
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop.pyg import as_conv
+        >>> from mpnn.neighbours import Graph
+        >>> from mpnn.weights import SharedKernel
+        >>> conv = as_conv(MessagePassing(Graph(self_loops="add"), SharedKernel(4, 8, normalise="symmetric")))
+        >>> conv
+        Conv(4, 8)
+        >>> conv(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+        torch.Size([3, 8])
     """
     return Conv(layer)
