@@ -1,6 +1,15 @@
 """The bridges, in the order in which to_layer tries them."""
 
-from mpnn.interop import pyg_attention, pyg_filters, pyg_hops, pyg_kernels, pyg_stacks
+from mpnn.interop import (
+    pyg_attention,
+    pyg_differences,
+    pyg_filters,
+    pyg_gat,
+    pyg_hops,
+    pyg_kernels,
+    pyg_relations,
+    pyg_stacks,
+)
 from mpnn.interop.bridge import Bridge
 from mpnn.interop.torch_attention import Attention
 from mpnn.interop.torch_conv import Conv
@@ -13,18 +22,18 @@ PYG: tuple[Bridge, ...] = (
     pyg_kernels.GraphSum(),
     pyg_kernels.SAGE(),
     pyg_kernels.ClusterGCN(),
-    pyg_kernels.RGCN(),
-    pyg_attention.GAT(),
-    pyg_attention.GATv2(),
+    pyg_relations.RGCN(),
+    pyg_gat.GAT(),
+    pyg_gat.GATv2(),
     pyg_attention.SuperGAT(),
     pyg_attention.Transformer(),
     pyg_attention.AGNN(),
     pyg_filters.NN(),
     pyg_filters.CF(),
     pyg_filters.GMM(),
-    pyg_filters.FeaSt(),
-    pyg_filters.LE(),
-    pyg_filters.PointTransformer(),
+    pyg_differences.FeaSt(),
+    pyg_differences.LE(),
+    pyg_differences.PointTransformer(),
     pyg_hops.SG(),
     pyg_hops.TAG(),
     pyg_hops.Cheb(),

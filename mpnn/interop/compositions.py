@@ -21,7 +21,19 @@ class Hyperedges(nn.Module):
 
     Shapes: x (N, C), hyperedge_index (2, E) of (node, hyperedge), hyperedge_weight (hyperedges,) → (N, out).
 
-    Source: Bai et al. (2019), `arXiv:1901.08150 <https://arxiv.org/abs/1901.08150>`_.
+    Source: Bai et al. (2019), `arXiv:1901.08150 <https://arxiv.org/abs/1901.08150>`_; ``HypergraphConv``.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop.compositions import Hyperedges
+        >>> from mpnn.neighbours import Graph
+        >>> from mpnn.weights import SharedKernel
+        >>> to_edges = MessagePassing(Graph(), SharedKernel(4, 2, reduce="mean", bias=False))
+        >>> layer = Hyperedges(to_edges, MessagePassing(Graph(), SharedKernel(2, 2, fixed=True)))
+        >>> layer(torch.ones(3, 4), torch.tensor([[0, 1, 2], [0, 0, 1]])).shape
+        torch.Size([3, 2])
     """
 
     def __init__(self, to_edges: nn.Module, to_nodes: nn.Module) -> None:
@@ -61,7 +73,19 @@ class LocalGlobal(nn.Module):
     Shapes: x (N, C), the edges of ``conv``'s call, batch (N,) sorted → (N, C). ``local(conv, x, …)`` calls the conv
     with a signature of its own.
 
-    Source: Rampášek et al. (2022), `arXiv:2205.12454 <https://arxiv.org/abs/2205.12454>`_.
+    Source: Rampášek et al. (2022), `arXiv:2205.12454 <https://arxiv.org/abs/2205.12454>`_; ``GPSConv``.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop.compositions import LocalGlobal
+        >>> from mpnn.neighbours import AllTokens, Graph
+        >>> from mpnn.weights import QKSoftmax, SharedKernel
+        >>> conv = MessagePassing(Graph(), SharedKernel(4, 4))
+        >>> block = LocalGlobal(conv, MessagePassing(AllTokens(), QKSoftmax(4, 2)), (None,) * 3, torch.nn.Linear(4, 4))
+        >>> block(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]), batch=torch.tensor([0, 0, 0])).shape
+        torch.Size([3, 4])
     """
 
     def __init__(  # type: ignore[no-untyped-def]

@@ -78,7 +78,20 @@ class ScaledLaplacian(nn.Module):
 
     Shapes: x (N, C), edge_index (2, E), edge_weight (E,), batch (N,), lambda_max () or (graphs,) → (N, out).
 
-    Source: Defferrard et al. (2016), `arXiv:1606.09375 <https://arxiv.org/abs/1606.09375>`_.
+    Source: Defferrard et al. (2016), `arXiv:1606.09375 <https://arxiv.org/abs/1606.09375>`_; ``ChebConv``.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop.hops import Hops, ScaledLaplacian
+        >>> from mpnn.neighbours import Graph
+        >>> from mpnn.weights import SharedKernel
+        >>> step = MessagePassing(Graph(), SharedKernel(None, None, fixed=True, bias=False))
+        >>> linears = [torch.nn.Linear(2, 3, bias=False) for _ in range(3)]
+        >>> cheb = ScaledLaplacian(Hops(step, linears, recurrence=(2.0, -1.0)), "sym")
+        >>> cheb(torch.ones(3, 2), torch.tensor([[0, 1], [1, 2]])).shape
+        torch.Size([3, 3])
     """
 
     def __init__(self, hops: nn.Module, normalization: str | None) -> None:

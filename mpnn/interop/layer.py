@@ -144,6 +144,7 @@ def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:
     """Write what the core holds into the layer's tensors, through their views, and what of them is trained."""
     mine = held(core)
     owners = {t.untyped_storage().data_ptr(): t for t in held(layer).values()}
+    trained: dict[int, bool] = {}
     for name, view in views.items():
         value = mine[name].detach()
         owner = owners.get(view.untyped_storage().data_ptr())
@@ -152,8 +153,9 @@ def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:
         else:  # a copy in another order: the transpose of that map is its inverse
             owner = next(p for p in layer.parameters() if _depends(view, p))
             owner.data.copy_(torch.autograd.grad(view, owner, value, retain_graph=True)[0])
-        if isinstance(owner, nn.Parameter):
-            owner.requires_grad_(mine[name].requires_grad)
+        trained[id(owner)] = trained.get(id(owner), False) or mine[name].requires_grad
+    for parameter in layer.parameters():
+        parameter.requires_grad_(trained.get(id(parameter), True))
 
 
 def _depends(view: Tensor, parameter: nn.Parameter) -> bool:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -132,3 +133,23 @@ def node_sets(x: Any, size: Any = None, width: int | None = None) -> Any:
 def column(edge_attr: Tensor | None) -> Tensor | None:
     """Edge attributes with an axis of channels: (E,) → (E, 1)."""
     return edge_attr[:, None] if edge_attr is not None and edge_attr.ndim == 1 else edge_attr
+
+
+def biases(name: str, bias: Tensor | None) -> dict[str, Tensor]:
+    """A bias, where there is one."""
+    return {} if bias is None else {name: bias}
+
+
+def structure(edge_index: Any) -> Any:
+    """Edges without the values of a sparse matrix, where the layer reads none."""
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        coo = edge_index.to_sparse_coo().coalesce()
+        return coo.indices().flip(0).contiguous()
+    return edge_index
+
+
+def as_wide(x: Any, width: int) -> Any:
+    """Targets that nobody reads may have any width in PyG: without a root only their number counts."""
+    if isinstance(x, tuple | list) and x[1] is not None and x[1].shape[-1] != width:
+        return x[0], x[1].new_zeros(*x[1].shape[:-1], width)
+    return x

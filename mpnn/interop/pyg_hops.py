@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from mpnn.interop.bridge import Refused
 from mpnn.interop.hops import Hops, ScaledLaplacian
 from mpnn.interop.loops import one_loop_each
-from mpnn.interop.pyg_base import Core, Pyg, parts
-from mpnn.interop.pyg_kernels import biases
+from mpnn.interop.pyg_base import Core, Pyg, biases, parts
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
 from mpnn.weights import SharedKernel

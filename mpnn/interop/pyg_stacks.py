@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from mpnn.interop.bridge import Refused, lent
 from mpnn.interop.compositions import Hyperedges, LocalGlobal
-from mpnn.interop.pyg_base import Core, Pyg, node_sets, parts, reduce_of
+from mpnn.interop.pyg_base import Core, Pyg, biases, node_sets, parts, reduce_of
 from mpnn.interop.pyg_filters import refused_network
-from mpnn.interop.pyg_kernels import biases
 from mpnn.interop.stacks import Stack
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph

@@ -59,7 +59,21 @@ class UnitLength(nn.Module):
 class CosineCutoff(nn.Module):
     """A layer whose ``edge_weight`` is a distance d: an edge weighs ½ (cos(π d / cutoff) + 1), as in CFConv.
 
+    Shapes: the call of ``layer``, with ``edge_weight`` (E,) in the unit of ``cutoff``.
+
     Source: Schütt et al. (2017), `arXiv:1706.08566 <https://arxiv.org/abs/1706.08566>`_.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn import MessagePassing
+        >>> from mpnn.interop.stacks import CosineCutoff
+        >>> from mpnn.neighbours import Graph
+        >>> from mpnn.weights import SharedKernel
+        >>> near = CosineCutoff(MessagePassing(Graph(), SharedKernel(1, 1, fixed=True, bias=False)), cutoff=4.0)
+        >>> near(torch.ones(2, 1), torch.tensor([[0], [1]]), edge_weight=torch.tensor([2.0]))
+        tensor([[0.0000],
+                [0.5000]])
     """
 
     def __init__(self, layer: nn.Module, cutoff: float) -> None:

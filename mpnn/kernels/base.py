@@ -173,20 +173,7 @@ class Call:
 
     def messages(self, pairs: Pairs, weight: Tensor) -> Tensor:
         """w_ij · value_j: (..., heads, E, D), or (..., E, C) with groups, in the accumulation's dtype."""
-        value, rule = pairs.at_source(self.value), self.weight
-        dtype = wide(value.dtype)
-        added = rule.edge_value(pairs)
-        if rule.groups is not None:
-            value = value if added is None else value + added
-            per_group = value.unflatten(-1, (rule.groups, -1))
-            matrix = weight.unflatten(-1, (rule.groups, rule.before // rule.groups, rule.after // rule.groups))
-            product = torch.einsum("...egi,...egio->...ego", per_group, matrix.to(value.dtype))
-            return product.flatten(-2).to(dtype)
-        if value.shape[-3] != rule.heads:
-            value = value.repeat_interleave(rule.heads // value.shape[-3], -3)
-        if added is not None:
-            value = value + added.transpose(-3, -2)
-        return weight.transpose(-2, -1)[..., None].to(dtype) * value.to(dtype)
+        return weigh(self.weight, pairs.at_source(self.value), weight, self.weight.edge_value(pairs))
 
     def inverse_root(self) -> Tensor:
         """1/√degree of each token, 0 where the degree is 0: (..., N, 1 or heads), made once a call."""
@@ -230,6 +217,22 @@ class Call:
     def entries(self) -> int:
         """Number of batch entries."""
         return math.prod(self.lead)
+
+
+def weigh(rule: Any, value: Tensor, weight: Tensor, added: Tensor | None) -> Tensor:
+    """w_ij · (value_j + added_ij) of values at the edges: (..., heads, E, D), or (..., E, C) with groups."""
+    dtype = wide(value.dtype)
+    if rule.groups is not None:
+        value = value if added is None else value + added
+        per_group = value.unflatten(-1, (rule.groups, -1))
+        matrix = weight.unflatten(-1, (rule.groups, rule.before // rule.groups, rule.after // rule.groups))
+        product = torch.einsum("...egi,...egio->...ego", per_group, matrix.to(value.dtype))
+        return product.flatten(-2).to(dtype)
+    if value.shape[-3] != rule.heads:
+        value = value.repeat_interleave(rule.heads // value.shape[-3], -3)
+    if added is not None:
+        value = value + added.transpose(-3, -2)
+    return weight.transpose(-2, -1)[..., None].to(dtype) * value.to(dtype)
 
 
 class Kernel(Protocol):

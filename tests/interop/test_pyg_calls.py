@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,3 +262,13 @@ def test_a_core_that_never_was_a_layer_becomes_one_of_the_kind_that_is_asked_for
         to_layer(mean, pyg.GATConv)
     with pytest.raises(ValueError, match="ClusterGCNConv has"):
         to_layer(MessagePassing(Graph(), SharedKernel(4, 5, reduce="mean")), pyg.ClusterGCNConv)
+
+
+def test_a_layer_of_torch_is_read_without_importing_pyg() -> None:
+    program = """
+import sys, torch, mpnn.interop
+mpnn.interop.from_layer(torch.nn.Linear(2, 2))
+mpnn.interop.convert(torch.nn.Sequential(torch.nn.Conv1d(2, 2, 3), torch.nn.ReLU()))
+assert "torch_geometric" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).resolve().parents[2], check=True)

@@ -11,6 +11,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
@@ -150,6 +151,31 @@ def test_compiled_and_exported(name: str) -> None:
     torch.testing.assert_close(compiled(x, INDEX), expected)
     exported = torch.export.export(model, (x, INDEX)).module()
     torch.testing.assert_close(exported(x, INDEX), expected)
+
+
+@pytest.mark.parametrize("name", ["GCN", "GAT"])
+def test_explainers_of_a_converted_model_say_the_same(name: str) -> None:
+    model, x, found = MODELS[name]().eval(), torch.randn(6, 4), []
+    ours = copy.deepcopy(model)
+    convert(ours)
+    config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
+    algorithms = [lambda: GNNExplainer(epochs=4)] + [AttentionExplainer] * (name == "GAT")
+    for algorithm in algorithms:
+        for each in (model, ours):
+            torch.manual_seed(0)
+            explainer = Explainer(each, algorithm(), "model", config, edge_mask_type="object")
+            found.append(explainer(x, INDEX, index=1).edge_mask)
+    for one, other in zip(found[::2], found[1::2], strict=True):
+        assert one.any()
+        torch.testing.assert_close(one, other)
+
+
+def test_graphs_that_share_their_edges_in_one_tensor() -> None:
+    x = torch.randn(2, 6, 4)
+    for layer in (pyg.GCNConv(4, 5), pyg.SAGEConv(4, 5), pyg.GINConv(nn.Linear(4, 5)), pyg.TAGConv(4, 5, K=2)):
+        expected = layer(x, INDEX)
+        convert(layer)
+        torch.testing.assert_close(layer(x, INDEX), expected)
 
 
 def test_summary_counts_the_layers_own_parameters_once() -> None:
