@@ -20,6 +20,13 @@ PRINTS = {
         "MultiheadAttention .* sdpa ",
     ],
     "compare_four": [r"5 steps", r"MLP .*%.* linear", r"CNN .*%.* conv", r"GNN .*%.* spmm", r"Transformer .*%.* sdpa"],
+    "llama_window": [
+        "3 layers converted, 0 left",
+        r"model\.layers\.2\.self_attn  LlamaAttention  attention",
+        r"full, by .*\d MiB .* torch ",
+        r"full, converted .*\d MiB .* sdpa ",
+        r"window of 64 .*\d MiB .* tiles ",
+    ],
     "long_context": [
         "Union × QKSoftmax .* 4096 targets",
         "→ merge ",

@@ -196,3 +196,13 @@ except ModuleNotFoundError as error:
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "pip install 'mpnn[hf]'" in found
+
+
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_compiled_in_one_graph(padding):
+    model, given = made("llama", "tests-blocks"), text(padding) | {"use_cache": False}
+    with torch.no_grad():
+        expected = model(**given).logits
+        got = torch.compile(model, fullgraph=True, backend="eager")(**given).logits
+    real = given["attention_mask"].bool()
+    assert_close(got[real], expected[real], **EXACT)

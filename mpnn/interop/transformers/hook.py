@@ -68,7 +68,8 @@ def mask(  # type: ignore[no-untyped-def]
     The last where it cannot be told by padding: where targets go on in a row with padding, where a static cache has
     slots that no token has yet, and where the model joins its mask with others.
     """
-    made = library("masking_utils")
+    from transformers import masking_utils as made
+
     causal = mask_function in (None, made.causal_mask_function)
     if causal or mask_function is made.bidirectional_mask_function:
         padding = _padding(attention_mask, kv_length, kv_offset, made)

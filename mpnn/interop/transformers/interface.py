@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from mpnn.attend import attend
 from mpnn.checks import compiling
 from mpnn.interop.attention import Attention
-from mpnn.interop.transformers.library import library
 from mpnn.interop.transformers.masks import is_bias, read
 from mpnn.interop.transformers.padded import Result, by_slots, by_tokens, has_places, relative
 from mpnn.memo import derived
@@ -184,7 +183,11 @@ def _wanted(config: Any, kwargs: dict[str, Any]) -> bool:
     """Whether weights are asked for: by keyword, by the config, or by a model that collects what its layers return."""
     if kwargs.get("output_attentions") or getattr(config, "output_attentions", False):
         return True
-    collector = getattr(library("utils.output_capturing"), "_active_collector", None)
+    if compiling():
+        return False
+    from transformers.utils import output_capturing
+
+    collector = getattr(output_capturing, "_active_collector", None)
     collected = None if collector is None else collector.get()
     return any("attentions" in key for key in collected or ())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from mpnn.checks import compiling
 from mpnn.interop.attention import Attention
 from mpnn.interop.bridge import Bridge, Refused
 from mpnn.interop.transformers.interface import converted, crosses
@@ -73,7 +74,8 @@ class HuggingFaceAttention(Bridge):
         del layer.own_config
 
     def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        _known()  # a layer that was loaded from a file has never been converted in this process
+        if not compiling():
+            _known()  # a layer that was loaded from a file has never been converted in this process
         return layer.original.forward(layer, *args, **kwargs)
 
 
