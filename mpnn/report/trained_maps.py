@@ -90,7 +90,7 @@ def _heard(model: nn.Module, x: Tensor, data: Dataset) -> list[Picture]:
     held = x[0, :, 0] if math.prod(data.grid) == edges.size[1] and x.shape[-1] == 1 else None
     drawn = weights_of_target(edges, target, over=over, x=held, title=f"layer {name}, target {target}")
     says = f"The weights of target {target} ({which}) of layer {name} over its {edges.size[1]} sources"
-    more = "" if edges.family == "heads" else "; a matrix counts as its norm"
+    more = "; a matrix counts as its norm" if edges.family == "groups" and edges.weight.shape[-2:].numel() > 1 else ""
     return [Picture(drawn, says, f"{says}{more}.")]
 
 
