@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpnn import EdgeWeights, MessagePassing, capture_weights
+from mpnn import EdgeWeights, MessagePassing, capture_weights, use_kernels
 from mpnn.data import Dataset, load
 from mpnn.experiments import Comparison, Contestant
 from mpnn.experiments.recipes import recipe
@@ -30,7 +31,9 @@ def trained_maps(result: Comparison) -> list[Section]:
     data = load(result.config["dataset"])
     if result.config["shuffle_positions"]:
         data = data.shuffle_positions()
-    return [_section(result, one, data) for one in result.contestants if _file(result, one).exists()]
+    kernel = result.config.get("kernel")
+    with use_kernels(kernel) if kernel is not None else nullcontext():
+        return [_section(result, one, data) for one in result.contestants if _file(result, one).exists()]
 
 
 def _file(result: Comparison, one: Contestant) -> Any:
@@ -44,7 +47,8 @@ def _section(result: Comparison, one: Contestant, data: Dataset) -> Section:
     load_checkpoint(_file(result, one), model)
     x, label = data.x_test[:1], int(data.y_test[0])
     batch = min(100, len(data.x_train))
-    parts: list[Any] = [Text(f"{one.rule}. {_sample(label, one, data)}")]
+    shuffled = " The inputs stand in the order in which they were shuffled." * result.config["shuffle_positions"]
+    parts: list[Any] = [Text(f"{one.rule}. {_sample(label, one, data)}{shuffled}")]
     parts += _heard(model, x, data)
     if not any(isinstance(layer.neighbours, Full) for layer in _layers(model)):
         parts += _field(model, x, data)
