@@ -47,6 +47,11 @@ COMMANDS = {
 
 Each finished run is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
     ),
+    "atlas": Command(
+        "mpnn.experiments.atlas:atlas",
+        "check each neighbourhood with each weight against a published layer",
+        examples="  mpnn atlas                                   sixteen cells: layer, largest errors, kernel",
+    ),
     "sweep": Command(
         "mpnn.experiments.sweep:sweep",
         "train the same block with each combination of neighbours, weight and positions",
@@ -73,11 +78,6 @@ How to write rules: as in Python, with commas between. The names are those of th
 What the rules refuse (SharedKernel on AllTokens() without max_tokens has no number of distances) is listed with the
 reason and not run. Each finished run is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.
 It ends with a table with 95 % t intervals over the seeds, heatmap.png, results.json, results.csv and index.html.""",
-    ),
-    "atlas": Command(
-        "mpnn.experiments.atlas:atlas",
-        "check each neighbourhood with each weight against a published layer",
-        examples="  mpnn atlas                                   sixteen cells: layer, largest errors, kernel",
     ),
 }
 
