@@ -106,6 +106,8 @@ def test_the_atlas_can_be_swept(neighbours, weight):
 
 def test_a_network_of_the_offset():
     data = load("digits")
+    with pytest.raises(ValueError, match="which the edges of a graph do not have"):
+        build("grid_graph(grid)", "EdgeLearned(OffsetMLP)", "none", data, 8, 1, 2)
     layer = build("Grid(grid, 3)", "EdgeLearned(OffsetMLP(hidden=(4,)))", "none", data, 8, 1, 2).blocks[0].layer
     assert layer.weight.groups == 8 and layer.weight.network.axes == 2
     assert layer.weight.network.layers[0].out_features == 4
