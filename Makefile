@@ -51,6 +51,7 @@ smoke: $(VENV)/.train wheel
 	rm -rf .smoke && mkdir .smoke
 	set -e; for example in examples/*.py; do echo "$$example --smoke"; $(BIN)/python "$$example" --smoke; done
 	cd .smoke && ../$(BIN)/mpnn compare --steps 20 --seeds 1
+	cd .smoke && ../$(BIN)/mpnn sweep --quick --steps 5 --positions none
 	cd .smoke && ../$(BIN)/mpnn atlas
 	$(MAKE) bench-smoke
 

@@ -74,7 +74,7 @@ Each finished part is kept in runs/NAME at once. After Ctrl-C the same command g
              --positions none,sinusoidal,rotary --dataset digits --seeds 2
   mpnn sweep --neighbours "Window(1), Window(2) | Global(1), Blocks(8)" --weight QKSoftmax
   mpnn sweep --weight "Static, EdgeLearned, EdgeLearned(OffsetMLP), QKSoftmax(heads=1)" \\
-             --neighbours "AllTokens(max_tokens=tokens), grid_graph(grid)" --budget 20000
+             --neighbours "AllTokens(max_tokens=tokens), grid_graph(grid)" --budget 50000
   mpnn sweep --print_config > mine.yaml        the options as a file, a rule a line, and back:
   mpnn sweep --config mine.yaml
 

@@ -272,3 +272,17 @@ def test_capture_inside_capture_and_of_a_shared_layer() -> None:
         MessagePassing(AllTokens(), QKSoftmax(4, 2))(x)
     assert sum(map(len, outer.values())) == 2
     assert [len(calls) for calls in inner.values()] == [2]
+
+
+def test_captured_weights_know_the_sizes_and_the_family() -> None:
+    """Tokens without an edge count too, which no list of edges tells; the families' shapes can look alike."""
+    x, index = torch.randn(6, 2, 6, 4), torch.tensor([[0, 1], [2, 2]])
+    _, attention = MessagePassing(Graph(), QKSoftmax(4, 2))(x, index, return_weights=True)
+    assert attention.size == (6, 6) and attention.family == "heads"
+    layer = MessagePassing(Graph(), SharedKernel(4, 3))
+    _, kernel = layer(x[0, 0], index, return_weights=True)
+    assert kernel.size == (6, 6) and kernel.family == "groups"
+    cnn = CNN(1, (2,), 3, size=(9,), stride=2, padding=1)
+    with capture_weights(cnn) as found:
+        cnn(torch.randn(9, 1))
+    assert found["blocks.0.layer"][0].size == (5, 9)

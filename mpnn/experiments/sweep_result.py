@@ -127,19 +127,31 @@ class Sweep:
         return cls(folder, file["config"], file["data"], file["about"], cells, refused, file["complete"])
 
 
+def t_half(values: list[float], level: float = 0.95) -> float:
+    """Half the width of Student's t interval of a mean over seeds, t·sd/√n; NaN for fewer than two values.
+
+    >>> round(t_half([0.5, 0.6, 0.7]), 3)
+    0.248
+    """
+    if len(values) < 2:
+        return math.nan
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + level / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+
+
 def t_interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
-    """Student's t interval of the mean over the seeds, mean ± t·sd/√n, cut to 0 … 1; NaN for fewer than two values.
+    """Student's t interval of the mean over the seeds, cut to 0 … 1, where shares are; NaN for fewer than two values.
 
     >>> [round(end, 3) for end in t_interval([0.5, 0.6, 0.7])]
     [0.352, 0.848]
     """
-    if len(values) < 2:
-        return math.nan, math.nan
-    from scipy.stats import t
+    mean, half = statistics.fmean(values), t_half(values, level)
+    return _cut(mean - half), _cut(mean + half)
 
-    half = float(t.ppf(0.5 + level / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return max(0.0, mean - half), min(1.0, mean + half)
+
+def _cut(share: float) -> float:
+    return share if math.isnan(share) else min(1.0, max(0.0, share))
 
 
 def wilson(share: float, samples: int) -> tuple[float, float]:

@@ -56,6 +56,8 @@ def weight_makers(channels: int, heads: int, axes: int) -> dict[str, Callable[..
         return make
 
     def offset(**options: Any) -> dict[str, Any]:
+        if not axes:
+            raise ValueError("OffsetMLP reads the offset from target to source, which the edges of a graph do not have")
         return {"network": OffsetMLP(axes, channels, **options), "groups": channels}
 
     def learned(network: Any = None, **options: Any) -> Weight:

@@ -43,6 +43,8 @@ def field_by_gradients(model: nn.Module, x: Tensor, target: int | Sequence[int],
     """
     instance("model", model, nn.Module, "a module that holds message passing layers")
     instance("x", x, Tensor, "the model's input, a tensor")
+    if not x.is_floating_point():
+        raise TypeError(f"expected x of a floating-point dtype, which has gradients, got {x.dtype}; embed ids first")
     tokens, shape = count(over), tuple(over.shape[:1]) if isinstance(over, Tensor) else over
     rows = x.shape[-2:-1] == (tokens,)  # tokens with their channels, not channels with their cells
     if not rows and x.shape[-len(shape) :] != shape:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mpnn.experiments.sweep_result import Sweep
-from mpnn.report.style import INK, ON_COLOUR, PALE, colour_bar, colours, figure
+from mpnn.experiments.sweep_result import Sweep, t_half
+from mpnn.report.style import INK, ON_COLOUR, PALE, SERIES, colour_bar, colours, figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,13 +77,13 @@ def _panel(axes: Axes, result: Sweep, dataset: str, position: str, norm: Any) ->
             if cell is None:
                 continue
             values[row, column] = 100 * cell.mean
-            low, high = cell.interval
-            spread = "" if low != low else f"\n± {50 * (high - low):.1f}"
+            half = t_half(cell.accuracies)
+            spread = "" if math.isnan(half) else f"\n± {100 * half:.1f}"
             shade = norm(100 * cell.mean)
             colour = "#FFFFFF" if shade < 0.5 else ON_COLOUR
             axes.text(column, row, f"{100 * cell.mean:.1f}{spread}", ha="center", va="center", fontsize=8, color=colour)
             if cell.mean == best:
-                place.set(fill=False, edgecolor=ON_COLOUR, linewidth=2, zorder=3)
+                place.set(fill=False, edgecolor=SERIES[1], linewidth=2.5, zorder=3)
                 axes.add_patch(place)
     axes.imshow(values.numpy(), cmap=colours(norm, empty="none"), norm=norm, aspect="auto", interpolation="nearest")
     for side in axes.spines.values():

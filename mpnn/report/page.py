@@ -41,11 +41,11 @@ tbody tr { border-bottom: 1px solid var(--line); }
 .number { text-align: right; white-space: nowrap; }
 figure { margin: 1rem 0; }
 figcaption { color: var(--soft); font-size: .92rem; max-width: 46rem; }
-svg { display: block; height: auto; }
+svg { display: block; height: auto; fill: currentColor; }
 pre { background: var(--shade); border: 1px solid var(--line); border-radius: 4px; padding: .75rem 1rem;
       overflow-x: auto; font: .85rem/1.45 ui-monospace, monospace; }
 footer { color: var(--soft); font-size: .85rem; padding: 2rem 1.25rem 3rem; }
-@media (max-width: 40rem) { tbody th { white-space: normal; min-width: 9rem; } }
+@media (max-width: 40rem) { tbody th { white-space: normal; min-width: 6rem; } }
 @media print { nav { display: none; } .wide { overflow: visible; } }
 """
 

@@ -37,7 +37,7 @@ def inline_svg(drawn: Figure, alt: str, number: int) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>f{number}-", text)
-    for colour, name in ((INK, "currentColor"), (PALE, "var(--line)")):
+    for colour, name in ((INK, "currentColor"), ("#000000", "currentColor"), (PALE, "var(--line)")):
         text = text.replace(colour.lower(), name)
     head, _, body = text.partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
@@ -45,7 +45,7 @@ def inline_svg(drawn: Figure, alt: str, number: int) -> str:
     assert box and size  # matplotlib writes both
     # Never so small on a phone that its letters cannot be read: the frame around it scrolls.
     wide = round(float(size[1]) * 96 / 72)
-    style = f"width:{wide}px;max-width:100%;min-width:{min(wide, 560)}px"
+    style = f"width:{wide}px;max-width:100%;min-width:{min(wide, max(560, wide * 3 // 4))}px"
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     label = html.escape(alt)
     return re.sub(

@@ -78,8 +78,8 @@ def caption(result: Sweep) -> str:
         if config["seeds"] > 1
         else "none for one seed: --seeds 2 or more"
     )
-    samples = min(one["test"] for one in result.data.values())
-    best = max(one.mean for one in result.cells)
+    first = max(result.cells, key=lambda one: one.mean)
+    best, samples = first.mean, result.data[first.place.dataset]["test"]
     low, high = wilson(best, samples)
     return (
         f"{config['steps']:,} steps, {config['seeds']} seed{plural}{state}, accuracy after the last step; interval: "
@@ -90,9 +90,7 @@ def caption(result: Sweep) -> str:
 
 def sweep_page(result: Sweep) -> Path:
     """Write ``index.html`` into the folder of a sweep."""
-    best = max(result.cells, key=lambda one: one.mean)
-    low, high = best.interval
-    between = "" if math.isnan(low) else f", between {100 * low:.1f} and {100 * high:.1f} %"
+    best = [_sorted(result, name)[0] for name in result.config["dataset"] if _sorted(result, name)]
     told = "; ".join(f"{one.place} {100 * one.mean:.1f} %" for one in _sorted(result))
     rows = [
         (str(one.place), run.seed, f"{100 * run.accuracy:.1f} %", f"{run.train_loss:.3g}", f"{run.seconds:.1f}")
@@ -103,11 +101,11 @@ def sweep_page(result: Sweep) -> Path:
         Section(
             "Result",
             [
-                Text(f"The highest mean accuracy, {100 * best.mean:.1f} %{between}, has {best.place}."),
+                *(Text(_told(one)) for one in best),
                 Picture(
                     heat_map(result),
                     f"Heat map of the mean test accuracy: {told}",
-                    ("" if math.isnan(low) else "Below a mean, the half width of its interval. ")
+                    ("Below a mean, the half width of its interval. " if result.config["seeds"] > 1 else "")
                     + "Hatched: refused by the rules. Framed: the best of a data set.",
                 ),
                 Sheet(caption(result), (*AXES, *COLUMNS, "FLOPs a sample", "kernels"), _rows(result)),
@@ -133,9 +131,19 @@ def _cells(result: Sweep) -> int:
     return math.prod(len(result.config[axis]) for axis in ("neighbours", "weight", "positions", "dataset"))
 
 
-def _sorted(result: Sweep) -> list[Cell]:
+def _told(best: Cell) -> str:
+    low, high = best.interval
+    between = "" if math.isnan(low) else f", between {100 * low:.1f} and {100 * high:.1f} %"
+    return (
+        f"The highest mean accuracy on {best.place.dataset}, {100 * best.mean:.1f} %{between}, has {best.place.rule}."
+    )
+
+
+def _sorted(result: Sweep, dataset: str | None = None) -> list[Cell]:
+    """The cells by data set, the best first."""
     order = result.config["dataset"]
-    return sorted(result.cells, key=lambda one: (order.index(one.place.dataset), -one.mean))
+    cells = [one for one in result.cells if dataset in (None, one.place.dataset)]
+    return sorted(cells, key=lambda one: (order.index(one.place.dataset), -one.mean))
 
 
 def _numbers(one: Cell) -> tuple[str, ...]:

@@ -72,7 +72,8 @@ def weights_of_target(
     drawn.suptitle(title or f"what target {target} hears", fontsize=11, color=INK, x=0.01, ha="left")
     axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
     mark = target if edges.size[0] == edges.size[1] else None
-    pairs = (edges.source.cpu(), edges.target.cpu()) if isinstance(over, Tensor) else None
+    # Of two sets of nodes only the sources have places: there are no lines to draw.
+    pairs = (edges.source.cpu(), edges.target.cpu()) if isinstance(over, Tensor) and mark is not None else None
     if x is not None:
         one = axes.pop(0)
         held = x.detach().float().cpu()

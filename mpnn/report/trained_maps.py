@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpnn import EdgeWeights, MessagePassing, capture_weights
+from mpnn import EdgeWeights, MessagePassing, capture_weights, use_kernels
 from mpnn.data import Dataset, load
 from mpnn.experiments import Comparison, Contestant
 from mpnn.experiments.recipes import recipe
@@ -30,7 +31,9 @@ def trained_maps(result: Comparison) -> list[Section]:
     data = load(result.config["dataset"])
     if result.config["shuffle_positions"]:
         data = data.shuffle_positions()
-    return [_section(result, one, data) for one in result.contestants if _file(result, one).exists()]
+    kernel = result.config.get("kernel")
+    with use_kernels(kernel) if kernel is not None else nullcontext():
+        return [_section(result, one, data) for one in result.contestants if _file(result, one).exists()]
 
 
 def _file(result: Comparison, one: Contestant) -> Any:
@@ -44,7 +47,8 @@ def _section(result: Comparison, one: Contestant, data: Dataset) -> Section:
     load_checkpoint(_file(result, one), model)
     x, label = data.x_test[:1], int(data.y_test[0])
     batch = min(100, len(data.x_train))
-    parts: list[Any] = [Text(f"{one.rule}. {_sample(label, one, data)}")]
+    shuffled = " The inputs stand in the order in which they were shuffled." * result.config["shuffle_positions"]
+    parts: list[Any] = [Text(f"{one.rule}. {_sample(label, one, data)}{shuffled}")]
     parts += _heard(model, x, data)
     if not any(isinstance(layer.neighbours, Full) for layer in _layers(model)):
         parts += _field(model, x, data)
@@ -90,7 +94,7 @@ def _heard(model: nn.Module, x: Tensor, data: Dataset) -> list[Picture]:
     held = x[0, :, 0] if math.prod(data.grid) == edges.size[1] and x.shape[-1] == 1 else None
     drawn = weights_of_target(edges, target, over=over, x=held, title=f"layer {name}, target {target}")
     says = f"The weights of target {target} ({which}) of layer {name} over its {edges.size[1]} sources"
-    more = "" if edges.family == "heads" else "; a matrix counts as its norm"
+    more = "; a matrix counts as its norm" if edges.family == "groups" and edges.weight.shape[-2:].numel() > 1 else ""
     return [Picture(drawn, says, f"{says}{more}.")]
 
 

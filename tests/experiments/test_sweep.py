@@ -14,7 +14,7 @@ import yaml
 from mpnn.data import UsageError, load
 from mpnn.experiments.recipes import grid_graph
 from mpnn.experiments.sweep import SETTINGS, Stopped, sweep
-from mpnn.experiments.sweep_result import Cell, Place, Sweep, t_interval, wilson
+from mpnn.experiments.sweep_result import Cell, Place, Sweep, t_half, t_interval, wilson
 from mpnn.experiments.sweep_rules import build
 from mpnn.models import Transformer
 from mpnn.neighbours import AllTokens, Window
@@ -106,6 +106,8 @@ def test_the_atlas_can_be_swept(neighbours, weight):
 
 def test_a_network_of_the_offset():
     data = load("digits")
+    with pytest.raises(ValueError, match="which the edges of a graph do not have"):
+        build("grid_graph(grid)", "EdgeLearned(OffsetMLP)", "none", data, 8, 1, 2)
     layer = build("Grid(grid, 3)", "EdgeLearned(OffsetMLP(hidden=(4,)))", "none", data, 8, 1, 2).blocks[0].layer
     assert layer.weight.groups == 8 and layer.weight.network.axes == 2
     assert layer.weight.network.layers[0].out_features == 4
@@ -249,9 +251,7 @@ def test_the_heat_map_holds_the_means(finished):
                 assert shown[row, column] == pytest.approx(mean, nan_ok=True)
     assert [text.get_text() for text in rotary.texts].count("refused") == 2
     cell = finished.cells[0]
-    assert f"{100 * cell.mean:.1f}\n± {50 * (cell.interval[1] - cell.interval[0]):.1f}" in [
-        t.get_text() for t in none.texts
-    ]
+    assert f"{100 * cell.mean:.1f}\n± {100 * t_half(cell.accuracies):.1f}" in [t.get_text() for t in none.texts]
 
 
 def test_the_table_says_which_interval_and_the_best_comes_first(finished):

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 import yaml
 
+from mpnn import cli
 from mpnn.cli import main
+from mpnn.experiments.expressions import split
+from mpnn.experiments.sweep_job import SweepJob
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,17 @@ def test_help_teaches_the_expressions(capsys):
         (line,) = [i for i, text in enumerate(lines) if re.match(f"  --{option}[ ,]", text)]
         assert len(lines[line].strip().split("  ", 1)) == 2 or lines[line + 1].startswith(" " * 20), option
     assert max(map(len, out.splitlines())) <= 120
+
+
+def test_the_examples_of_the_help_are_read():
+    text = cli.COMMANDS["sweep"].examples.replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.startswith("  mpnn sweep") and "yaml" not in line]
+    assert len(lines) == 4
+    for line in lines:
+        words = shlex.split(line.partition("   a first look")[0])[1:]
+        given = vars(cli._parser(words).parse_args(words)["sweep"])
+        rules = {name: tuple(split(given[name], name)) for name in ("neighbours", "weight", "positions", "dataset")}
+        SweepJob(**rules, seeds=1, steps=1, channels=32, depth=2, heads=4)
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,12 @@ def test_the_model_is_left_as_it_was():
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_a_layer_that_is_called_twice_is_two_layers():
+    layer = MessagePassing(Window(1), SharedKernel(2, 2))
+    field = field_by_gradients(torch.nn.Sequential(layer, torch.nn.Tanh(), layer), torch.randn(7, 2), 3, over=(7,))
+    assert field.layers == ("0", "0") and (field.values > 0).sum(-1).tolist() == [3, 5]
+
+
 MODEL = CNN(1, (2,), 3, size=(6,))
 
 
@@ -108,6 +114,7 @@ MODEL = CNN(1, (2,), 3, size=(6,))
         (lambda: field_by_gradients(MODEL, torch.ones(6, 1), 0, over=(7,)), ValueError, r"x of shape \(..., 7, C\)"),
         (lambda: field_by_gradients(torch.nn.Linear(1, 1), torch.ones(6, 1), 0, over=(6,)), ValueError, "is called"),
         (lambda: field_by_gradients(None, torch.ones(6, 1), 0, over=(6,)), TypeError, "expected model to be a module"),
+        (lambda: field_by_gradients(MODEL, torch.ones(6, 1).long(), 0, over=(6,)), TypeError, "floating-point dtype"),
         (lambda: field_by_edges([], 0), TypeError, "expected captured to be what capture_weights"),
         (lambda: field_by_edges({}, 0), ValueError, "a message passing layer that is called, got none"),
         (lambda: receptive_field(None, over=(6,)), TypeError, "expected field to be a Field"),

@@ -165,11 +165,11 @@ def test_a_browser_shows_it_and_asks_for_nothing_else(made, tmp_path):
 @real_browser
 def test_the_page_forbids_itself_what_another_page_would_ask_for(made, tmp_path):
     address = "http://127.0.0.1:9/a.png"
-    image = f'<img src="{address}"></body>'
+    image = f'<img src="{address}"><script src="{address[:-3]}js"></script></body>'
     free, kept = tmp_path / "free.html", tmp_path / "kept.html"
     free.write_text(f"<!doctype html><title>x</title><body>{image}", encoding="utf-8")
     kept.write_text(made.read_text(encoding="utf-8").replace("</body>", image), encoding="utf-8")
-    assert browser.requests(free, tmp_path) == [address]
+    assert browser.requests(free, tmp_path) == [f"{address[:-3]}js", address]
     assert browser.requests(kept, tmp_path) == []
 
 

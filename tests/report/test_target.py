@@ -84,6 +84,13 @@ def test_a_graph_is_its_nodes_and_edges():
     assert ring.get_offsets().tolist() == [spots[1].tolist()]
 
 
+def test_two_sets_of_nodes_have_no_lines_and_no_mark():
+    index = torch.tensor([[0, 1, 2, 3], [1, 0, 1, 1]])
+    edges, _ = captured(Graph(), SharedKernel(4, 4), (torch.randn(5, 4), torch.randn(2, 4)), index)
+    axes, _ = weights_of_target(edges, 1, over=places(index, 5)).axes
+    assert edges.size == (2, 5) and [len(found.get_offsets()) for found in axes.collections] == [2, 3]
+
+
 def test_places_repeat_and_take_what_people_have():
     networkx = pytest.importorskip("networkx", reason="networkx lays out graphs")
     from torch_geometric.data import Data
