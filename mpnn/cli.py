@@ -50,6 +50,11 @@ COMMANDS = {
 
 Each finished run is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
     ),
+    "atlas": Command(
+        "mpnn.experiments.atlas:atlas",
+        "check each neighbourhood with each weight against a published layer",
+        examples="  mpnn atlas                                   sixteen cells: layer, largest errors, kernel",
+    ),
     "experiment": Command(
         "mpnn.experiments.claims:experiment",
         "put a claim about the architectures to the test",
@@ -62,11 +67,6 @@ Each finished run is kept in runs/NAME at once. After Ctrl-C the same command go
   mpnn experiment heads --seeds 10 --steps 2000
 
 Each finished part is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
-    ),
-    "atlas": Command(
-        "mpnn.experiments.atlas:atlas",
-        "check each neighbourhood with each weight against a published layer",
-        examples="  mpnn atlas                                   sixteen cells: layer, largest errors, kernel",
     ),
 }
 
