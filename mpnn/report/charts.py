@@ -127,5 +127,5 @@ def _heat_map(axes: Axes, chart: HeatMap) -> None:
         side.set_color(PALE)
     for row, texts in enumerate(chart.texts):
         for place, text in enumerate(texts):
-            dark = chart.values[row][place] < (low + high) / 2
+            dark = chart.values[row][place] < low + 0.6 * (high - low)
             axes.text(place, row, text, ha="center", va="center", fontsize=8, color="white" if dark else INK)
