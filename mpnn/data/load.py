@@ -33,8 +33,8 @@ def load(name: str, *, folder: str | Path | None = None) -> Dataset:
     Traceback (most recent call last):
     mpnn.data.errors.UsageError: unknown dataset 'digit': did you mean 'digits'? Known: mnist1d, mnist5k, digits, ...
     """
-    source = SOURCES[one_of(name, SOURCES, "dataset")]
-    arrays = _cached(name, source, Path(folder) if folder is not None else data_folder())
+    arrays = as_made(name, folder=folder)
+    source = SOURCES[name]
     x_train, y_train, x_test, y_test = (torch.from_numpy(arrays[part]) for part in PARTS)
     grid, channels = tuple(x_train.shape[1:-1]), x_train.shape[-1]
     x_train, x_test = (x.reshape(len(x), -1, channels) for x in (x_train, x_test))
@@ -43,6 +43,16 @@ def load(name: str, *, folder: str | Path | None = None) -> Dataset:
         mean, sd = x_train.mean((0, 1)), x_train.std((0, 1))
         x_train, x_test = (x_train - mean) / sd, (x_test - mean) / sd
     return Dataset(name, x_train, y_train, x_test, y_test, grid, source.classes)
+
+
+def as_made(name: str, *, folder: str | Path | None = None) -> Arrays:
+    """The arrays of a dataset as its source has them, `(S, *grid, C)`, not standardised; kept as in `load`.
+
+    Raises:
+        UsageError: as `load`.
+    """
+    source = SOURCES[one_of(name, SOURCES, "dataset")]
+    return _cached(name, source, Path(folder) if folder is not None else data_folder())
 
 
 def _cached(name: str, source: Source, folder: Path) -> Arrays:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mpnn.data.errors import require
 from mpnn.data.files import data_folder, replacing
-from mpnn.data.sources import mnist5k
+from mpnn.data.load import as_made
 
 SEGMENTS, COMPACTNESS = 50, 0.1  # the compactness goes with grey values from 0 to 1
 
@@ -86,7 +86,7 @@ def superpixels_of_mnist5k(count: int, folder: Path | None = None) -> tuple[Grap
     version = require("skimage", purpose="superpixels", install="scikit-image").__version__
     kept = (folder or data_folder()) / f"superpixels-mnist5k-{count}-{SEGMENTS}-{version}.pt"
     if not kept.exists():
-        arrays = mnist5k(data_folder())
+        arrays = as_made("mnist5k", folder=folder)
         made = [
             superpixels(np.asarray(arrays[f"x_{part}"][:n, ..., 0]), arrays[f"y_{part}"][:n])
             for part, n in (("train", count), ("test", count // 4))

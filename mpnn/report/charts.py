@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ def draw(charts: Sequence[Chart], title: str = "", *, width: float = 4.6, across
     heights = [max(_height(chart) for chart in charts[row * columns : (row + 1) * columns]) for row in range(rows)]
     drawn = figure(width * columns + 0.4, sum(heights) + 0.4)
     if title:
-        drawn.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", wrap=True)
+        wrapped = textwrap.fill(title, int(12 * drawn.get_figwidth()))  # a letter of this size is a twelfth of an inch
+        drawn.suptitle(wrapped, fontsize=10, color=INK, x=0.01, ha="left")
     panels = drawn.subplots(rows, columns, squeeze=False, gridspec_kw={"height_ratios": heights}).flat
     for axes, chart in itertools.zip_longest(panels, charts):
         if chart is None:
@@ -113,8 +115,9 @@ def _rows(axes: Axes, chart: Rows) -> None:
 
 
 def _heat_map(axes: Axes, chart: HeatMap) -> None:
-    low, high = chart.limits or (None, None)
-    image = axes.imshow(chart.values, aspect="auto", cmap="cividis", vmin=low, vmax=high)
+    every = [value for row in chart.values for value in row]
+    low, high = chart.limits or (min(every), max(every))
+    axes.imshow(chart.values, aspect="auto", cmap="cividis", vmin=low, vmax=high)
     axes.set_xticks(range(len(chart.x)), chart.x)
     axes.set_yticks(range(len(chart.y)), chart.y)
     axes.set_xlabel(chart.x_label, color=INK)
@@ -124,5 +127,5 @@ def _heat_map(axes: Axes, chart: HeatMap) -> None:
         side.set_color(PALE)
     for row, texts in enumerate(chart.texts):
         for place, text in enumerate(texts):
-            dark = image.norm(chart.values[row][place]) < 0.5
+            dark = chart.values[row][place] < low + 0.6 * (high - low)
             axes.text(place, row, text, ha="center", va="center", fontsize=8, color="white" if dark else INK)

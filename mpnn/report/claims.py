@@ -74,5 +74,5 @@ def verdict(result: Outcome) -> str:
 
 def picture(result: Outcome) -> None:
     """Draw what the claim wants to be seen, with the verdict above it."""
-    title = textwrap.fill(f"{result.claim.says} — {result.verdict.word}", 110)
+    title = f"{result.claim.says} — {result.verdict.word}"
     save(draw(result.claim.charts(result.records), title), result.folder / "picture.png")

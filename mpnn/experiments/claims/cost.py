@@ -80,7 +80,7 @@ def peak(call: Callable[[], object]) -> int:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with silent(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         call()
-    kineto = profile.profiler.kineto_results  # type: ignore[union-attr]
+    kineto = profile.profiler.kineto_results
     events = sorted((e.start_ns(), e.nbytes()) for e in kineto.events() if e.name() == "[memory]")
     held = top = 0
     for _, change in events:

@@ -74,11 +74,12 @@ def sized(neighbours: str, weight: str) -> Recipe:
 
 
 def parts(size: Size) -> list[Setting]:
+    rules, weights = (list(NEIGHBOURS)[1:3], list(WEIGHTS)[1:3]) if size.quick else (NEIGHBOURS, WEIGHTS)
     return [
         {"neighbours": rule, "weight": weight, "seed": seed}
         for seed in range(size.seeds)
-        for rule in NEIGHBOURS
-        for weight in WEIGHTS
+        for rule in rules
+        for weight in weights
     ]
 
 

@@ -86,9 +86,9 @@ def parts(size: Size) -> list[Setting]:
 
 def run(setting: Setting, size: Size, advance: Advance) -> Record:
     if setting["table"] == "mnist1d":
-        (model,) = (m for m in read(setting["shuffled"]).contestants if m.model == setting["model"])
-        (one,) = (run for run in model.runs if run.seed == setting["seed"])
-        return {"accuracy": one.accuracy, "parameters": model.parameters}
+        (contestant,) = (c for c in read(setting["shuffled"]).contestants if c.model == setting["model"])
+        (one,) = (run for run in contestant.runs if run.seed == setting["seed"])
+        return {"accuracy": one.accuracy, "parameters": contestant.parameters}
     assert size.steps is not None
     train, test = graphs(40 if size.quick else IMAGES)
     loops, edges, weight = NETWORKS[setting["model"]]
