@@ -131,6 +131,8 @@ def make_tables():
 def test_tables_are_those_of_the_program(make_tables):
     blocks = {"atlas": make_tables.atlas(), "results": make_tables.results(ROOT / "results")}
     assert make_tables.rewritten(TEXT, blocks) == TEXT, "run python docs/make_tables.py"
+    text, blocks = (ROOT / "docs/verify.md").read_text(), {"verify": make_tables.verified(ROOT / "results/verify.json")}
+    assert make_tables.rewritten(text, blocks) == text, "run python docs/make_tables.py"
 
 
 def test_the_table_of_results_has_the_numbers_of_the_runs(make_tables, tmp_path, monkeypatch):

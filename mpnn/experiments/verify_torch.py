@@ -9,18 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.experiments.verify_case import LayerCase
+from mpnn.experiments.verify_case import Arguments, LayerCase
 
 
-def _case(
-    make: Callable[..., nn.Module], *args: Any, inputs: Callable[[], tuple[Any, ...]], **options: Any
-) -> LayerCase:
+def _case(make: Callable[..., nn.Module], *args: Any, inputs: Callable[[], Arguments], **options: Any) -> LayerCase:
     says = ", ".join([", ".join(map(str, args)), *(f"{k}={v!r}" for k, v in options.items())])
     return LayerCase(says, partial(make, *args, **options), inputs)
 
 
-def _tokens(*shapes: tuple[int, ...], masks: tuple[Any, ...] = ()) -> Callable[[], tuple[Any, ...]]:
-    return lambda: (*(torch.randn(shape) for shape in shapes), *masks)
+def _tokens(*shapes: tuple[int, ...], masks: tuple[Any, ...] = ()) -> Callable[[], Arguments]:
+    return lambda: ((*(torch.randn(shape) for shape in shapes), *masks), {})
 
 
 def _padding() -> Tensor:
@@ -65,7 +63,7 @@ def _attention() -> tuple[LayerCase, ...]:
     )
 
 
-def _blocks(cls: type[nn.Module], given: Callable[[], tuple[Any, ...]], turned: Callable[[], tuple[Any, ...]]) -> Any:
+def _blocks(cls: type[nn.Module], given: Callable[[], Arguments], turned: Callable[[], Arguments]) -> Any:
     make = partial(_case, cls, 8, 2, 12, dropout=0.0)
     return (
         make(batch_first=True, inputs=given),

@@ -10,7 +10,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from helpers.pyg_layers import Case, Graph, bipartite, cases, graphs
+from mpnn.experiments.verify_pyg import Case, Graph, bipartite, cases, graphs
 from mpnn.interop import convert, from_layer, to_layer
 from mpnn.interop.layer import find
 

@@ -1,4 +1,4 @@
-"""PyG's convolutions with their options, and graphs to call them on: what the tests of the bridges cross."""
+"""PyG's convolutions with their options, and graphs to call them on: what ``mpnn verify`` and the tests cross."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.nn.models.schnet import CFConv
+
+from mpnn.experiments.verify_case import LayerCase
 
 SECOND_LOOPS = (4, 15)  # edges of the multigraph
 IN, OUT, SOURCE, TARGET, EDGE = 4, 6, 3, 5, 2  # widths: of one node set, of the output, of two node sets, of edges
@@ -249,3 +251,13 @@ def cases() -> list[Case]:
     add("GPS alone", lambda: pyg.GPSConv(IN, None, heads=2, attn_kwargs={"bias": False}), plain)
     add("GPS GAT", lambda: pyg.GPSConv(IN, pyg.GATConv(IN, IN, edge_dim=EDGE), heads=2), featured)
     return found
+
+
+def layers() -> dict[str, tuple[LayerCase, ...]]:
+    """The cases by the name of their layer, each on its first graph."""
+    found: dict[str, list[LayerCase]] = {}
+    for case in cases():
+        graph = (bipartite() if case.two_sets else graphs())[0]
+        one = LayerCase(case.name, case.make, lambda c=case, g=graph: c.call(g), case.within)  # type: ignore[misc]
+        found.setdefault(type(case.make()).__name__, []).append(one)
+    return {name: tuple(some) for name, some in found.items()}
