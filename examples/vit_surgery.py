@@ -1,7 +1,7 @@
 """Surgery on a vision transformer: convert it, give it neighbourhood attention, and fine-tune it on real digits.
 
-A ViT of Hugging Face, made from its configuration, is trained briefly on 28×28 images (5,000 of MNIST). Converted,
-it computes the same. Then each patch sees the 5×5 patches around it and the class token, and training goes on.
+A ViT of Hugging Face, made from its configuration, is trained briefly on 5,000 digits of MNIST. Converted, it computes
+the same. Then each patch sees the 5×5 patches around it and the class token, and training goes on.
 
     python examples/vit_surgery.py
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,16 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor, nn
 
-from mpnn import capture_weights, trace_kernels
+from mpnn import capture_weights
 from mpnn.data import load
 from mpnn.interop import convert, swap
-from mpnn.neighbours import Global, Graph, Grid, Neighbours
+from mpnn.neighbours import Graph, Grid
+from mpnn.report import of_target
 from mpnn.training import Settings, fit, seeded
 
 SIDE, PATCH, WINDOW = 28, 2, 5
 CELLS = SIDE // PATCH
+LOOKS = CELLS**2 // 2 + CELLS // 2  # the patch whose attention is drawn
 
 
 class Digits(nn.Module):
@@ -37,125 +38,96 @@ class Digits(nn.Module):
         super().__init__()
         from transformers import ViTConfig, ViTForImageClassification
 
-        config = ViTConfig(
-            hidden_size=48, num_hidden_layers=3, num_attention_heads=3, intermediate_size=96, image_size=SIDE,
-            patch_size=PATCH, num_channels=1, num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )  # fmt: skip
-        self.vit: Any = ViTForImageClassification(config)
+        sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 96}
+        image = {"image_size": SIDE, "patch_size": PATCH, "num_channels": 1, "num_labels": 10}
+        self.vit: Any = ViTForImageClassification(ViTConfig(**sizes, **image, initializer_range=0.1))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.vit(x.transpose(1, 2).unflatten(2, (SIDE, SIDE))).logits
 
 
-def neighbourhood() -> Neighbours:
-    """The patches are the cells of a grid, numbered from 1: token 0, the class token, sees all and is seen by all."""
+def neighbourhood() -> Graph:
+    """Each patch and its window, numbered from 1; token 0, the class token, sees all and is seen by all."""
     grid = Grid((CELLS, CELLS), WINDOW, border="clamp").edges(CELLS**2, CELLS**2)
-    edges = torch.stack([grid.source, grid.target]) + 1
-    return Global(1) | Graph(edges, CELLS**2 + 1)
+    patches, first = torch.arange(1, CELLS**2 + 1), torch.zeros(CELLS**2, dtype=torch.int64)
+    source = torch.cat([grid.source + 1, first, patches, first[:1]])
+    target = torch.cat([grid.target + 1, patches, first, first[:1]])
+    return Graph(torch.stack([source, target]), CELLS**2 + 1)
 
 
-def milliseconds(model: nn.Module, x: Tensor, rounds: int) -> float:
-    """The least time of a forward and backward of a batch."""
-    best = float("inf")
-    for _ in range(rounds):
-        start = time.perf_counter()
-        model(x).sum().backward()
-        best = min(best, time.perf_counter() - start)
-    model.zero_grad()
-    return 1e3 * best
-
-
-def kept(model: nn.Module, x: Tensor) -> float:
-    """What one forward keeps for its backward beside the parameters, in MiB."""
-    own = {p.data_ptr() for p in model.parameters()}
-    found: dict[int, int] = {}
+def cost(model: nn.Module, x: Tensor) -> tuple[float, float]:
+    """The ms of a training step, the best of three, and the MiB that its forward keeps for its backward."""
+    kept: dict[int, int] = {p.untyped_storage().data_ptr(): 0 for p in model.parameters()}
 
     def note(t: Tensor) -> Tensor:
-        if t.untyped_storage().data_ptr() not in own:
-            found[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        kept.setdefault(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes())
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         model(x)
-    return sum(found.values()) / 2**20
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        model(x).sum().backward()
+        seconds.append(time.perf_counter() - start)
+    return 1e3 * min(seconds), sum(kept.values()) / 2**20
 
 
-def seen(model: nn.Module, image: Tensor, patch: int) -> Tensor:
-    """How much a patch takes from every patch in the last layer, the mean over heads, as a picture of the grid."""
-    with capture_weights(model) as captured, torch.no_grad():
+def seen(model: nn.Module, image: Tensor) -> Tensor:
+    """What one patch takes from each of the patches in the last layer, the mean over heads, on the grid."""
+    with capture_weights(model) as weights, torch.no_grad():
         model(image)
-    edges = list(captured.values())[-1][0]
-    mine = edges.target == patch + 1
-    shares = torch.zeros(CELLS**2 + 1)
-    shares[edges.source[mine]] = edges.weight[0, mine].mean(-1)
-    return shares[1:].view(CELLS, CELLS)
+    return of_target(list(weights.values())[-1][0], LOOKS + 1).mean(0)[1:].view(CELLS, CELLS)
 
 
-def picture(image: Tensor, patch: int, maps: dict[str, Tensor], path: Path) -> None:
-    """The digit with the patch that looks, and how it looks before and after."""
+def picture(maps: dict[str, Tensor], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 1 + len(maps), figsize=(3.2 * (1 + len(maps)), 3.4))
-    row, column = divmod(patch, CELLS)
-    axes[0].imshow(image.view(SIDE, SIDE), cmap="gray")
-    axes[0].set_title("the digit")
-    axes[0].plot((column + 0.5) * PATCH - 0.5, (row + 0.5) * PATCH - 0.5, "s", mec="tab:red", mfc="none", ms=9, mew=2)
-    for ax, (name, shares) in zip(axes[1:], maps.items(), strict=True):
-        ax.imshow(shares, cmap="viridis", vmin=0)
-        ax.plot(column, row, "s", mec="tab:red", mfc="none", ms=12, mew=2)
-        ax.set_title(name)
-    for ax in axes:
-        ax.set(xticks=[], yticks=[])
+    figure, axes = plt.subplots(1, len(maps), figsize=(3.2 * len(maps), 3.5))
+    for ax, (name, shown) in zip(axes, maps.items(), strict=True):
+        ax.imshow(shown, cmap="viridis" if shown.shape[0] == CELLS else "gray", extent=(0, CELLS, CELLS, 0))
+        ax.plot(LOOKS % CELLS + 0.5, LOOKS // CELLS + 0.5, "s", mec="tab:red", mfc="none", ms=11, mew=2)
+        ax.set(xticks=[], yticks=[], title=name, facecolor="0.85")  # grey: no neighbour
     figure.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="two steps on a few digits")
-    parser.add_argument("--steps", type=int, default=150, help="before, and as many after the surgery")
+    parser.add_argument("--smoke", action="store_true", help="two steps, and a few digits to test on")
+    parser.add_argument("--steps", type=int, default=250, help="before the surgery, and as many after it")
     parser.add_argument("--picture", type=Path, default=Path("vit_surgery.png"))
     args = parser.parse_args()
-    console, steps, data = Console(), 2 if args.smoke else args.steps, load("mnist5k")
-    if args.smoke:
-        data = replace(data, x_test=data.x_test[:50], y_test=data.y_test[:50])
-    settings = Settings(2e-3, optimiser="adamw", batch_size=50, schedule="cosine", warmup=0.1)
-    table = Table("the ViT", "test accuracy", "ms a step", "MiB kept for the backward")
-    batch, probe, patch = data.x_train[:50], data.x_test[:1], CELLS**2 // 2 + CELLS // 2
+    data, steps, console = load("mnist5k"), 2 if args.smoke else args.steps, Console()
+    tests = slice(0, 50) if args.smoke else slice(None)
+    settings = Settings(3e-3, optimiser="adamw", batch_size=50, schedule="cosine", warmup=0.1, clip=1.0)
+    table = Table("the ViT", "test accuracy", "ms a step", "MiB kept")
+    batch, image = data.x_train[:50], data.x_test[:1]
 
-    def train() -> float:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task("training", total=steps)
-            outcome = fit(
-                model, data, settings, steps=steps, evaluations=1, advance=lambda n, _: bar.update(task, completed=n)
-            )
-        return outcome.accuracy
+    def train(name: str) -> None:
+        with Progress(console=console) as bar:
+            task = bar.add_task(name, total=steps)
+            fit(model, data, settings, steps=steps, evaluations=1, advance=lambda n, _: bar.update(task, completed=n))
 
-    def note(name: str, accuracy: float) -> None:
-        table.add_row(name, f"{accuracy:.1%}", f"{milliseconds(model, batch, 3):.0f}", f"{kept(model, batch):.1f}")
-
-    def accuracy() -> float:
+    def row(name: str) -> None:
         with torch.no_grad():
-            return float(
-                (torch.cat([model(x) for x in data.x_test.split(100)]).argmax(-1) == data.y_test).float().mean()
-            )
+            right = torch.cat([model(x) for x in data.x_test[tests].split(100)]).argmax(-1) == data.y_test[tests]
+        ms, kept = cost(model, batch)
+        table.add_row(name, f"{right.float().mean():.1%}", f"{ms:.0f}", f"{kept:.0f}")
 
     with seeded(0):
-        model = Digits().eval()  # its dropout is 0: evaluation and training are the same function
-        note("as Hugging Face computes it", train())
-        before = model(batch)
-        console.print(convert(model, example=probe))
-        console.print(f"largest difference of the logits: {float((model(batch) - before).abs().max()):.1e}")
-        note("converted", accuracy())
-        maps = {"all patches": seen(model, probe, patch)}
-        swap(model, neighbours=neighbourhood())
-        note(f"{WINDOW}×{WINDOW} neighbours, not yet trained", accuracy())
-        note("the same, fine-tuned", train())
-        maps[f"{WINDOW}×{WINDOW} neighbours"] = seen(model, probe, patch)
-    with trace_kernels(model) as kernels:
-        model(probe)
+        model = Digits()
+        train("training")
+        row("as it came")
+        before = model(batch).detach()
+        print(convert(model, example=image))
+        row(f"converted: logits differ by {(model(batch).detach() - before).abs().max():.0e}")
+        maps = {"a digit": image.view(SIDE, SIDE), "all patches": seen(model, image)}
+        print(*swap(model, neighbours=neighbourhood()), f"now see {WINDOW}×{WINDOW} patches and the class token")
+        row("swapped")
+        train("fine-tuning")
+        row("swapped and fine-tuned")
     console.print(table)
-    console.print(f"kernels now: {', '.join(sorted(set(kernels.values())))}")
-    picture(probe, patch, maps, args.picture)
+    picture(maps | {f"{WINDOW}×{WINDOW} patches": seen(model, image)}, args.picture)
     console.print(f"the picture is {args.picture}")
 
 
