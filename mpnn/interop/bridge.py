@@ -62,6 +62,10 @@ class Bridge(ABC):
         """Undo :meth:`enter`."""
         return
 
+    def follow(self, layer: Any, core: Any) -> None:
+        """Take over what people change of a layer between two calls, as its dropout."""
+        return
+
 
 def quietly(make: Callable[[], Any]) -> Any:
     """Make modules whose parameters are filled afterwards, without a step of the global random state."""

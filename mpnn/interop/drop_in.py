@@ -23,6 +23,7 @@ class DropIn:
     training: bool
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.bridge.follow(self, self.core)
         return self.bridge.call(self, self.run, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

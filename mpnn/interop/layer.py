@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mpnn.checks import hint, instance
 from mpnn.interop.bridge import Bridge, Refused, described, differences, like, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
+from mpnn.interop.drop_in import DropIn
 
 
 def find(layer: nn.Module) -> Bridge | None:
@@ -26,6 +27,8 @@ def reasons(layer: nn.Module) -> list[str]:
     if bridge is not None:
         return bridge.refuse(layer)
     name = type(layer).__name__
+    if isinstance(layer, DropIn):
+        return [f"{name} is converted already; revert(model) gives the layer back"]
     if name in OUT_OF_SCOPE:
         return [f"{name}: {OUT_OF_SCOPE[name]}"]
     return [f"{name} has no configuration here; known are {', '.join(known())}"]
