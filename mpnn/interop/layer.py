@@ -46,7 +46,7 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
 
     Args:
         layer: ``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer``,
-            ``nn.TransformerDecoderLayer`` (these two as a :class:`~mpnn.models.ResidualBlock`), or a convolution of PyG.
+            ``nn.TransformerDecoderLayer`` (both as a :class:`~mpnn.models.ResidualBlock`), or a convolution of PyG.
         share: the parameters stand in the layer's memory: an update of one is seen by the other. Where the shapes agree
             it is the same ``nn.Parameter``; elsewhere each side has its own gradient.
         structure: what the layer does not know: ``size=`` of the grid of a convolution, ``units=True`` for an
