@@ -72,6 +72,10 @@ class Bridge(ABC):
     def call(self, layer: Any, core: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The layer's own call by the core, a function of tokens: same arguments, same result."""
 
+    def follow(self, layer: Any, core: Any) -> None:
+        """Take over what people change of a layer between two calls, as its dropout."""
+        return
+
 
 def quietly(make: Callable[[], Any]) -> Any:
     """Make modules whose parameters are filled afterwards, without a step of the global random state."""

@@ -25,6 +25,7 @@ class DropIn:
     _modules: dict[str, nn.Module | None]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.bridge.follow(self, self.core)
         return self.bridge.call(self, self.run, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:

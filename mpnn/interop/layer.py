@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mpnn.checks import hint, instance
 from mpnn.interop.bridge import Bridge, Refused, described, differences, held, like, place, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
+from mpnn.interop.drop_in import DropIn
 
 
 def find(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> Bridge | None:
@@ -25,6 +26,8 @@ def reasons(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> list[str
     if bridge is not None:
         return bridge.refuse(layer)
     name = type(layer).__name__
+    if isinstance(layer, DropIn):
+        return [f"{name} is converted already; revert(model) gives the layer back"]
     if name in OUT_OF_SCOPE:
         return [f"{name}: {OUT_OF_SCOPE[name]}"]
     return [f"{name} has no configuration here; known are {', '.join(known())}"]
@@ -42,7 +45,7 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
 
     Args:
         layer: ``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer``,
-            ``nn.TransformerDecoderLayer``, or a convolution of PyG.
+            ``nn.TransformerDecoderLayer`` (both as a :class:`~mpnn.models.ResidualBlock`), or a convolution of PyG.
         share: the parameters stand in the layer's memory: an update of one is seen by the other. Where the shapes agree
             it is the same ``nn.Parameter``; elsewhere each side has its own gradient.
         structure: what the layer does not know: ``size=`` of the grid of a convolution, ``units=True`` for an

@@ -88,6 +88,10 @@ class Attention(Bridge):
     def leave(self, layer: Any) -> None:
         layer._qkv_same_embed_dim = layer.in_proj_weight is not None
 
+    def follow(self, layer: Any, core: Any) -> None:
+        if core.weight.dropout != layer.dropout:
+            core.weight.dropout = layer.dropout
+
     def call(  # type: ignore[no-untyped-def]
         self, layer: Any, core: Callable[..., Any], query: Tensor, key: Tensor, value: Tensor, key_padding_mask=None,
         need_weights=True, attn_mask=None, average_attn_weights=True, is_causal=False,

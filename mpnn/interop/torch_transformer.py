@@ -108,6 +108,21 @@ class Block(Bridge):
         layer.dropout.p = core.mlp[2].p
         return layer, {}
 
+    def follow(self, layer: Any, core: Any) -> None:
+        for name in self._parts(nn.MultiheadAttention):
+            _ATTENTION.follow(getattr(layer, name), getattr(core, self.pairs[name]))
+        inside, after = (
+            layer.dropout.p,
+            {layer.dropout1.p, layer.dropout2.p, getattr(layer, "dropout3", layer.dropout1).p},
+        )
+        if len(after) > 1:
+            raise ValueError(
+                f"expected one p of dropout1, dropout2 and dropout3 of a converted layer, got {sorted(after)}; "
+                "revert it to have several"
+            )
+        if (core.mlp[2].p, core.dropout.p) != (inside, *after):
+            core.mlp[2].p, core.dropout.p = inside, layer.dropout1.p
+
 
 class EncoderLayer(Block):
     """``nn.TransformerEncoderLayer``; padded and nested tokens alike."""

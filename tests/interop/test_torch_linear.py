@@ -111,6 +111,13 @@ def test_what_is_no_layer_of_ours(layer: Any, structure: dict, error: type[Excep
         from_layer(layer, **structure)
 
 
+def test_a_converted_layer_is_reverted_first() -> None:
+    layer = nn.Linear(3, 3)
+    convert(layer, "linear")
+    with pytest.raises(ValueError, match="Linear is converted already; revert"):
+        from_layer(layer)
+
+
 def test_what_is_not_linear_is_refused_by_name() -> None:
     geometric = pytest.importorskip("torch_geometric.nn")
     for layer in (geometric.EdgeConv(nn.Linear(6, 3)), geometric.FiLMConv(3, 3)):

@@ -161,6 +161,25 @@ def test_every_dropout_acts() -> None:
                 assert not torch.allclose(layer(*inputs), layer.eval()(*inputs))
 
 
+@pytest.mark.parametrize("kind", [ENCODER, DECODER])
+def test_dropout_that_is_changed_afterwards(kind: type) -> None:
+    layer = made(kind, "pre-norm", dropout=0.5)
+    inputs = [draw(layer, N, "batch first"), draw(layer, M, "batch first")][: 1 if kind is ENCODER else 2]
+    twin = converted(layer)
+    for m in (layer, twin):
+        for part in m.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        m.self_attn.dropout = 0.0
+        if kind is DECODER:
+            m.multihead_attn.dropout = 1.0
+        m.train()
+    torch.testing.assert_close(twin(*inputs), layer(*inputs), **EXACT)
+    twin.dropout1.p = 0.25
+    with pytest.raises(ValueError, match=r"expected one p of dropout1, .*, got \[0.0, 0.25\]"):
+        twin(*inputs)
+
+
 def transformer(**options: Any) -> nn.Transformer:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, about nested tensors that it will not use
