@@ -190,6 +190,9 @@ def cases() -> list[Case]:
         add(f"{layer.__name__} fill", lambda c=layer: c(IN, OUT, edge_dim=EDGE, fill_value=0.5), featured)
         add(f"{layer.__name__} column", lambda c=layer: c(IN, OUT, edge_dim=1), column)
         add(f"{layer.__name__} shared sets", lambda c=layer: c(IN, OUT, add_self_loops=False), sets_of_one_width)
+    for layer in (pyg.GATConv, pyg.GATv2Conv):
+        one = {"heads": 2, "add_self_loops": False}
+        add(f"{layer.__name__} one set twice", lambda c=layer, o=one: c((IN, IN), OUT, **o), plain)
     add("GAT no targets", lambda: pyg.GATConv((SOURCE, TARGET), OUT, add_self_loops=False), no_targets)
     add("GATv2 shared", lambda: pyg.GATv2Conv(IN, OUT, heads=2, share_weights=True), plain)
     for options in ({}, {"heads": 2}, {"heads": 2, "concat": False}, {"add_self_loops": False}, {"bias": False}):

@@ -96,6 +96,18 @@ def test_a_scaled_identity_stands_for_root_at_any_width() -> None:
     ) == ["eps"]
 
 
+@pytest.mark.parametrize("kernel", ["native", "edge_softmax"])
+def test_one_set_seen_by_two_projections_on_every_kernel(kernel: str) -> None:
+    rule = EdgeLearned(4, 6, AdditiveScore(6, heads=2, target_channels=4), heads=2, normalise="softmax")
+    x = tokens(4, 4)
+    found = []
+    for name in ("reference", kernel):
+        y = MessagePassing(Graph(), rule.double(), kernel=name)(x, INDEX)
+        found.append((y, torch.autograd.grad(y.square().sum(), [x, *rule.parameters()])))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
+    assert found[0][1][-1].any()  # the projection's gradient
+
+
 def test_tokens_of_two_sets_have_a_projection_each() -> None:
     network = AdditiveScore(6, heads=2, target_channels=5)
     rule = EdgeLearned(4, 6, network, heads=2, normalise="softmax", bias=False)
