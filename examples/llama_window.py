@@ -85,6 +85,7 @@ def main() -> None:
     steps, length, console, maps = (2, LENGTH, Console(), {}) if args.smoke else (args.steps, LONG, Console(), {})
     torch.manual_seed(0)
     tokens, ids, held = text(300 if args.smoke else 1024)
+    held = held[: (4 if args.smoke else 32) * LENGTH]
     sizes = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes |= {"intermediate_size": 256, "vocab_size": tokens.vocabulary.size, "initializer_range": 0.05}
     model = LlamaForCausalLM(LlamaConfig(attn_implementation="eager", **sizes))
@@ -93,7 +94,7 @@ def main() -> None:
     table = Table("attention", "held-out bits a token", f"step on {length:,} tokens", "kept for it", "kernel")
 
     def note(name: str) -> None:
-        table.add_row(name, *measured(model, held[:LONG] if args.smoke else held, length))
+        table.add_row(name, *measured(model, held, length))
         with torch.no_grad(), capture_weights(model) as weights:
             model(held[None, :256])
         maps[name] = torch.zeros(256, 256)

@@ -16,6 +16,7 @@ from mpnn.interop.transformers.padded import Result, by_slots, by_tokens, has_pl
 from mpnn.memo import derived
 from mpnn.neighbours import AllTokens
 
+ALL, EARLIER = AllTokens(), AllTokens(causal=True)
 _IGNORED = {  # keywords of the interface that would change the numbers, and that nothing here reads
     "softcap": "its scores are capped by a tanh",
     "s_aux": "its softmax has sinks",
@@ -53,7 +54,7 @@ def converted(  # type: ignore[no-untyped-def]
     if causal and attention_mask is None and 1 < targets < key.shape[-2]:  # the empty slots of a static cache
         key, value = key[:, :, :targets], value[:, :, :targets]
         position_bias = None if position_bias is None else position_bias[..., :targets]
-    if core.neighbours == AllTokens():
+    if core.neighbours == ALL:
         return _finished(_as_before(module, query, key, value, attention_mask, causal, position_bias, wanted, **given))
     return _finished(
         _by_rule(core, module, query, key, value, attention_mask, causal, position_bias, wanted, kwargs, given)
@@ -127,12 +128,12 @@ def _as_before(
     """All tokens under the model's own mask, as transformers' eager and fused attention read it."""
     causal = causal and mask is None and q.shape[-2] > 1
     masked, bias = _masks(mask, bias, q)
-    rule = AllTokens(causal=causal)
+    rule = EARLIER if causal else ALL
     y, weights = by_slots(module, q, k, v, rule, wanted, pair_mask=masked, score_bias=bias, **given)
     blind = _blind(mask) if masked is None and torch.is_grad_enabled() else None
     if blind is not None and bias is not None:
         some = bias if bias.shape[-2] == 1 else bias[..., blind, :]
-        few = attend(q[..., blind, :], k, v, AllTokens(), score_bias=some, kernel="reference", **given)
+        few = attend(q[..., blind, :], k, v, ALL, score_bias=some, kernel="reference", **given)
         y = y.index_copy(1, blind, few.transpose(1, 2))
     return y, weights
 
