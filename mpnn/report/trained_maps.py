@@ -89,9 +89,10 @@ def _heard(model: nn.Module, x: Tensor, data: Dataset) -> list[Picture]:
     over = next((grid for grid in reversed(grids) if math.prod(grid) == edges.size[1]), None)
     if over is None:  # units of several channels stand nowhere on the grid
         return []
-    same = edges.size[0] == edges.size[1]
-    target = _middle(over) if same else _loudest(edges)
-    which = "the token in the middle" if same else "the unit with the largest weights"
+    units = isinstance(model.get_submodule(name).neighbours, Full)
+    middle = over if edges.size[0] == edges.size[1] else tuple(_shape(edges.size[0], data.grid))
+    target = _loudest(edges) if units else _middle(middle)
+    which = "the unit with the largest weights" if units else "the token in the middle"
     held = x[0, :, 0] if math.prod(data.grid) == edges.size[1] and x.shape[-1] == 1 else None
     drawn = weights_of_target(edges, target, over=over, x=held, title=f"layer {name}, target {target}")
     says = f"The weights of target {target} ({which}) of layer {name} over its {edges.size[1]} sources"

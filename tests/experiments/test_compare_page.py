@@ -93,6 +93,15 @@ def test_other_options_reach_the_maps(tmp_path, finished):
     torch.testing.assert_close(shown.flatten(), load("digits").shuffle_positions().x_test[0, :, 0])
 
 
+def test_a_strided_layer_shows_the_cell_in_the_middle(tmp_path):
+    result = compare("mnist1d", models="cnn", steps=1, seeds=1, quiet=True, folder=tmp_path)
+    (section,) = trained_maps(result)
+    heard = pictures(section)[0]
+    assert heard.get_suptitle() == "layer blocks.0.layer, target 9"  # of 19 cells
+    shaded = len(heard.axes[1].patches) - 40
+    assert shaded == 35  # a window of five
+
+
 def test_without_the_models_the_page_has_the_rest(finished, tmp_path):
     text = compare_page(dataclasses.replace(finished, folder=tmp_path)).read_text(encoding="utf-8")
     assert ">Result</h2>" in text and "hears</h2>" not in text
