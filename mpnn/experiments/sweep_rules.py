@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from mpnn.data import Dataset
 from mpnn.experiments.expressions import evaluate
@@ -13,6 +13,8 @@ from mpnn.experiments.recipes import grid_graph
 from mpnn.models import Transformer
 from mpnn.neighbours import KNN, AllTokens, Blocks, Full, Global, Graph, Grid, Neighbours, Radius, Random, Window
 from mpnn.positions import ALiBi, Learned, PositionCode, RelativeBias, Rotary, ScoreBias, Sinusoidal
+from mpnn.tokens import Tokens
+from mpnn.tokens.places import grid_positions
 from mpnn.weights import AdditiveScore, AdditiveScoreV2, EdgeLearned, OffsetMLP, QKSoftmax, SharedKernel, Static, Weight
 
 CLASSES = (Full, Grid, Graph, AllTokens, Window, Blocks, Global, Random, KNN, Radius)
@@ -92,6 +94,17 @@ def position_of(text: str, values: dict[str, Any]) -> nn.Module | None:
     return evaluate(found, POSITIONS | values) if isinstance(found, str) else found
 
 
+class Placed(nn.Module):
+    """The tokens of a data set with their cells' coordinates as positions: (..., N, C) → Tokens."""
+
+    def __init__(self, grid: tuple[int, ...]) -> None:
+        super().__init__()
+        self.grid = grid
+
+    def forward(self, x: Tensor) -> Tokens:
+        return Tokens(x, positions=grid_positions(self.grid, x.device), grid=self.grid)
+
+
 def build(
     neighbours: str, weight: str, position: str, data: Dataset, channels: int, depth: int, heads: int
 ) -> nn.Module:
@@ -124,6 +137,16 @@ def build(
             raise TypeError(f"expected a weight, got {weight}")
         return found
 
+    # A code of several axes reads the cells' coordinates; the others count the tokens.
+    placed = Placed(data.grid) if getattr(code, "axes", 0) else None
     return Transformer(
-        data.channels, channels, depth, data.classes, neighbours=rule, weight=make, position=added, hidden=2 * channels
+        data.channels,
+        channels,
+        depth,
+        data.classes,
+        neighbours=rule,
+        weight=make,
+        tokens=placed,
+        position=added,
+        hidden=2 * channels,
     )

@@ -18,6 +18,7 @@ from mpnn.neighbours import Full
 from mpnn.report.captured import numbers
 from mpnn.report.field import receptive_field
 from mpnn.report.field_gradients import field_by_gradients
+from mpnn.report.maps import attention_maps
 from mpnn.report.parts import Picture, Section, Sheet, Text
 from mpnn.report.plans import COLUMNS, plan_rows, plans_of
 from mpnn.report.style import called
@@ -88,14 +89,19 @@ def _heard(model: nn.Module, x: Tensor, data: Dataset) -> list[Picture]:
     over = next((grid for grid in reversed(grids) if math.prod(grid) == edges.size[1]), None)
     if over is None:  # units of several channels stand nowhere on the grid
         return []
-    same = edges.size[0] == edges.size[1]
-    target = _middle(over) if same else _loudest(edges)
-    which = "the token in the middle" if same else "the unit with the largest weights"
+    units = isinstance(model.get_submodule(name).neighbours, Full)
+    middle = over if edges.size[0] == edges.size[1] else tuple(_shape(edges.size[0], data.grid))
+    target = _loudest(edges) if units else _middle(middle)
+    which = "the unit with the largest weights" if units else "the token in the middle"
     held = x[0, :, 0] if math.prod(data.grid) == edges.size[1] and x.shape[-1] == 1 else None
     drawn = weights_of_target(edges, target, over=over, x=held, title=f"layer {name}, target {target}")
     says = f"The weights of target {target} ({which}) of layer {name} over its {edges.size[1]} sources"
+    maps = []
+    if edges.family == "heads" and max(edges.size) <= 256:
+        seen = f"Who hears whom in layer {name}: the weights of all {edges.size[0]} targets, a map for each head"
+        maps.append(Picture(attention_maps(edges, title=f"layer {name}, all targets"), seen, f"{seen}."))
     more = "; a matrix counts as its norm" if edges.family == "groups" and edges.weight.shape[-2:].numel() > 1 else ""
-    return [Picture(drawn, says, f"{says}{more}.")]
+    return [Picture(drawn, says, f"{says}{more}."), *maps]
 
 
 def _field(model: nn.Module, x: Tensor, data: Dataset) -> list[Picture]:

@@ -10,7 +10,7 @@ from mpnn import capture_weights
 from mpnn.data import load
 from mpnn.experiments import MODELS, compare
 from mpnn.experiments.recipes import recipe
-from mpnn.report import Picture, Sheet, field_by_gradients, of_target
+from mpnn.report import Picture, Sheet, dense, field_by_gradients, of_target
 from mpnn.report.compare_page import compare_page
 from mpnn.report.trained_maps import trained_maps
 from mpnn.training import load_checkpoint
@@ -58,7 +58,10 @@ def test_the_maps_are_those_of_the_trained_models(finished):
         # Attention's last layer on 3×3 patches, the convolution's first on 8×8 cells: the token in the middle.
         calls = list(weights.values())
         want = of_target(calls[-1][0], 4) if name == "transformer" else of_target(calls[0][0], 36)
-        first, field = pictures(sections[name])
+        first, *maps, field = pictures(sections[name])
+        if name == "transformer":
+            for found, values in zip(panels(maps[0]), dense(calls[-1][0]), strict=False):
+                torch.testing.assert_close(found, values)
         heads = panels(first)[-len(want) :]
         for found, values in zip(heads, want, strict=True):
             torch.testing.assert_close(found.flatten(), values, equal_nan=True)
@@ -88,6 +91,15 @@ def test_other_options_reach_the_maps(tmp_path, finished):
     assert {row[3] for row in table.rows} == {"reference"} and "shuffled" in section.parts[0].text
     shown = panels(pictures(section)[0])[0]
     torch.testing.assert_close(shown.flatten(), load("digits").shuffle_positions().x_test[0, :, 0])
+
+
+def test_a_strided_layer_shows_the_cell_in_the_middle(tmp_path):
+    result = compare("mnist1d", models="cnn", steps=1, seeds=1, quiet=True, folder=tmp_path)
+    (section,) = trained_maps(result)
+    heard = pictures(section)[0]
+    assert heard.get_suptitle() == "layer blocks.0.layer, target 9"  # of 19 cells
+    shaded = len(heard.axes[1].patches) - 40
+    assert shaded == 35  # a window of five
 
 
 def test_without_the_models_the_page_has_the_rest(finished, tmp_path):

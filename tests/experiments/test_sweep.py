@@ -104,6 +104,20 @@ def test_the_atlas_can_be_swept(neighbours, weight):
     assert y.shape == (3, 10) and torch.isfinite(y).all()
 
 
+CODES = ["Rotary(channels // heads, axes=2)", "Sinusoidal(channels, axes=2)", "Learned(channels, grid)"]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_codes_of_two_axes_know_the_cells(code):
+    data = load("digits")
+    model = build("AllTokens", "QKSoftmax", code, data, 8, 1, 2).eval()
+    x = data.x_train[:2]
+    turned = x.unflatten(1, (8, 8)).transpose(1, 2).flatten(1, 2)
+    assert not torch.allclose(model(x), model(turned), atol=1e-6)
+    places = model.tokens(x).positions
+    assert places.shape == (64, 2) and places[10].tolist() == [1, 2]
+
+
 def test_a_network_of_the_offset():
     data = load("digits")
     with pytest.raises(ValueError, match="which the edges of a graph do not have"):
