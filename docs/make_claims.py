@@ -25,8 +25,9 @@ Each claim is a sentence, an experiment that anyone can rerun, and a verdict tha
 a claim holds where the interval of every check lies on its side of the bound, it does not hold where one lies on the
 other side, and else it is undecided. With several checks in a claim, each has its own interval. The bounds stand in the
 code of the experiment. Tasks, bounds, learning rates and sizes were chosen in short trials with one seed so that small
-networks learn in minutes: a claim that does not hold here does not hold at this size. Made by `docs/make_claims.py` from
-`results/claims`; to run one again: `mpnn experiment NAME`.
+networks learn in minutes: a claim that does not hold here does not hold at this size.
+
+Made by `docs/make_claims.py` from `results/claims`; to run one again: `mpnn experiment NAME`.
 """
 
 

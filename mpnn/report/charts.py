@@ -56,10 +56,15 @@ def _height(chart: Chart) -> float:
     return 1.2 + 0.34 * len(chart.rows if isinstance(chart, Rows) else chart.y)
 
 
+def _word(name: str) -> str:
+    """The architecture that a name begins with, as "cnn" of "CNN, 4 layers"; else the name."""
+    word = name.split(",")[0].split(" +")[0].lower()
+    return "transformer" if word.startswith("attention") else word
+
+
 def _styles(names: Sequence[str]) -> list[dict[str, Any]]:
     """An architecture keeps its colour; everything else takes the next one that none of them has."""
-    words = [name.split(",")[0].split(" +")[0].lower() for name in names]
-    words = ["transformer" if word.startswith("attention") else word for word in words]
+    words = [_word(name) for name in names]
     free = [colour for colour in OTHERS if colour not in {COLOURS[word] for word in words if word in COLOURS}]
     rest = itertools.cycle(zip(free, SIGNS, strict=False))
     return [
@@ -94,7 +99,7 @@ def _lines(axes: Axes, chart: Lines) -> None:
         axes.set_ylim(*chart.limits)
     axes.set_xlabel(chart.x_label, color=INK)
     axes.set_ylabel(chart.y_label, color=INK)
-    axes.legend(edgecolor="none", framealpha=0.8, fontsize=8, handlelength=2.6)
+    axes.legend(frameon=False, fontsize=8, handlelength=2.6)
 
 
 def _rows(axes: Axes, chart: Rows) -> None:
@@ -102,10 +107,8 @@ def _rows(axes: Axes, chart: Rows) -> None:
     if chart.log:
         axes.set_xscale("log")
     # One colour for all that is no architecture: the names stand beside the rows.
-    words = [name if name.split(" +")[0].lower() in COLOURS else "" for name, _ in chart.rows]
-    styles = {word: style for word, style in zip(words, _styles(words), strict=True) if word}
     for row, (name, values) in enumerate(chart.rows):
-        colour = styles.get(name, {"color": INK})["color"]
+        colour = COLOURS.get(_word(name), INK)
         axes.plot(values, [row] * len(values), "o", color=colour, markersize=4, alpha=0.6, clip_on=False)
         made = t_interval(values)
         if not chart.log and math.isfinite(made.low):
