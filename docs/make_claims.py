@@ -24,9 +24,10 @@ HEAD = """# The claims, as experiments
 Each claim is a sentence, an experiment that anyone can rerun, and a verdict that the program decides from the numbers:
 a claim holds where the interval of every check lies on its side of the bound, it does not hold where one lies on the
 other side, and else it is undecided. With several checks in a claim, each has its own interval. The bounds stand in the
-code of the experiment. Tasks, learning rates and sizes were chosen in short trials with one seed so that small networks
-learn in minutes: a claim that does not hold here does not hold at this size. Made by `docs/make_claims.py` from
-`results/claims`; to run one again: `mpnn experiment NAME`.
+code of the experiment. Tasks, bounds, learning rates and sizes were chosen in short trials with one seed so that small
+networks learn in minutes: a claim that does not hold here does not hold at this size.
+
+Made by `docs/make_claims.py` from `results/claims`; to run one again: `mpnn experiment NAME`.
 """
 
 
@@ -70,7 +71,9 @@ def page(folder: Path) -> str:
     """The whole text."""
     files = {path.parent.name: path.parent for path in folder.glob("*/results.json")}
     found = [Outcome.read(files[name]) for name in CLAIMS if name in files]
-    return "\n\n".join([HEAD.rstrip(), overview(found), *(section(one) for one in found)]) + "\n"
+    missing = [f"`{name}`" for name in CLAIMS if name not in files]
+    rest = [f"No result of the default size is committed yet for {', '.join(missing)}."] if missing else []
+    return "\n\n".join([HEAD.rstrip(), overview(found), *rest, *(section(one) for one in found)]) + "\n"
 
 
 def main() -> None:

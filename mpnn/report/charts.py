@@ -56,12 +56,23 @@ def _height(chart: Chart) -> float:
     return 1.2 + 0.34 * len(chart.rows if isinstance(chart, Rows) else chart.y)
 
 
-def _style(name: str, place: int) -> dict[str, Any]:
-    """An architecture keeps its colour; everything else takes the next one."""
+def _word(name: str) -> str:
+    """The architecture that a name begins with, as "cnn" of "CNN, 4 layers"; else the name."""
     word = name.split(",")[0].split(" +")[0].lower()
-    if word in COLOURS:
-        return {"color": COLOURS[word], "linestyle": DASHES[word]}
-    return {"color": OTHERS[place % len(OTHERS)], "linestyle": SIGNS[place % len(SIGNS)]}
+    return "transformer" if word.startswith("attention") else word
+
+
+def _styles(names: Sequence[str]) -> list[dict[str, Any]]:
+    """An architecture keeps its colour; everything else takes the next one that none of them has."""
+    words = [_word(name) for name in names]
+    free = [colour for colour in OTHERS if colour not in {COLOURS[word] for word in words if word in COLOURS}]
+    rest = itertools.cycle(zip(free, SIGNS, strict=False))
+    return [
+        {"color": COLOURS[word], "linestyle": DASHES[word]}
+        if word in COLOURS
+        else dict(zip(("color", "linestyle"), next(rest), strict=True))
+        for word in words
+    ]
 
 
 def _lines(axes: Axes, chart: Lines) -> None:
@@ -73,8 +84,7 @@ def _lines(axes: Axes, chart: Lines) -> None:
     if chart.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
-    for place, line in enumerate(chart.lines):
-        style = _style(line.name, place)
+    for line, style in zip(chart.lines, _styles([line.name for line in chart.lines]), strict=True):
         axes.plot(
             line.x, line.y, marker="o", markersize=3, linewidth=1.6, label=NAMES.get(line.name, line.name), **style
         )
@@ -96,8 +106,9 @@ def _rows(axes: Axes, chart: Rows) -> None:
     tidy(axes)
     if chart.log:
         axes.set_xscale("log")
+    # One colour for all that is no architecture: the names stand beside the rows.
     for row, (name, values) in enumerate(chart.rows):
-        colour = _style(name, 0)["color"]
+        colour = COLOURS.get(_word(name), INK)
         axes.plot(values, [row] * len(values), "o", color=colour, markersize=4, alpha=0.6, clip_on=False)
         made = t_interval(values)
         if not chart.log and math.isfinite(made.low):

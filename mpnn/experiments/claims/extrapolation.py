@@ -144,7 +144,7 @@ CLAIM = Claim(
     "extrapolation",
     "Codes of the distance (rotary, ALiBi) keep their accuracy at eight times the training length; codes of the place "
     "(sinusoidal, learned) lose it.",
-    Size(3, 250),
+    Size(3, 150),
     Size(1, 3, quick=True),
     parts,
     run,
