@@ -10,7 +10,8 @@ import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from mpnn.experiments.verify_pyg import Case, Graph, bipartite, cases, graphs
+from mpnn.experiments.verify_pyg import Case, cases
+from mpnn.experiments.verify_pyg_calls import Graph, bipartite, graphs
 from mpnn.interop import convert, from_layer, to_layer
 from mpnn.interop.layer import find
 
