@@ -32,7 +32,7 @@ class Weight(Revised, ABC):
         in_channels, out_channels: widths of x and y; ``None`` takes any width (then there is no value, output or bias,
         and a ``root`` of any width only).
         value, output: True, False, an ``nn.Linear`` or a module with its ``in_features`` and ``out_features``; by
-        default ``value`` with heads and neither with groups. A given one may have an inner width of its own: value
+        default ``value`` with heads and neither with groups. Two given ones may meet at a width of their own: value
         in → inner, output inner → out.
         reduce: "sum", "mean" over the number of edges, "max" element-wise with ties sharing the gradient.
         normalise: None, "relation", "symmetric" or "softmax" (heads only), with sum.
@@ -91,9 +91,11 @@ class Weight(Revised, ABC):
         linears = (("value", value), ("output", output), ("root", root))
         self._given = tuple(name for name, module in linears if isinstance(module, nn.Module))
         mixed = self.heads is None and not self.fixed
-        # the width between value and output is out_channels, or that of a module that the caller brought
-        leaves = _width(output, "in_features", out_channels)
-        meets = _width(value, "out_features", out_channels if mixed else leaves)
+        # between value and output is out_channels, or a width of their own where both are there to meet at it
+        both = isinstance(value, nn.Module) and isinstance(output, nn.Module)
+        leaves = out_channels if mixed and not both else _width(output, "in_features", out_channels)
+        own = both if mixed else output is not False
+        meets = _width(value, "out_features", leaves) if own else out_channels
         self.value = linear_or_none("value", value, in_channels, meets, bias=False)
         before = meets if self.value is not None else in_channels  # channels that the weight meets
         after = leaves if mixed else before  # channels that it leaves
@@ -241,8 +243,8 @@ def linear_or_none(name: str, given: bool | nn.Module, channels: int, out: int, 
         raise TypeError(f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}")
     if not (hasattr(given, "in_features") and hasattr(given, "out_features")):
         raise TypeError(
-            f"expected {name} to be True, False, an nn.Linear or a module with in_features and out_features, got "
-            f"{type(given).__name__}"
+            f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}; a module in its place has "
+            "in_features and out_features"
         )
     widths = (given.in_features, given.out_features)
     if any(width not in (None, wanted) for width, wanted in zip(widths, (channels, out), strict=True)):

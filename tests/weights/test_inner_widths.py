@@ -179,8 +179,9 @@ def test_a_persons_own_rule_adds_on_whichever_kernel_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: SharedKernel(4, 3, output=nn.ReLU()), "a module with in_features and out_features, got ReLU"),
+        (lambda: SharedKernel(4, 3, output=nn.ReLU()), "or an nn.Linear, got ReLU; a module in its place"),
         (lambda: SharedKernel(4, 3, heads=1, output=HeadMean(2, 4)), r"output to be a Linear\(8, 3\), got \(8, 4\)"),
+        (lambda: SharedKernel(4, 3, heads=1, value=nn.Linear(4, 6)), r"a Linear\(4, 3\), got \(4, 6\)"),
         (lambda: SharedKernel(4, 3, root=3), "expected root to be True, False or an nn.Linear, got int"),
         (lambda: SharedKernel(None, None, fixed=True), "no width with in_channels=None; pass bias=False"),
         (lambda: SharedKernel(None, None, bias=False), "expected in_channels to be"),
