@@ -86,7 +86,7 @@ class MessagePassing(nn.Module):
             type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
             and positions is None and coordinates is None and batch is None and edge_type is None
             and edge_weight is None and score_bias is None and not return_weights
-            and (grid is None or type(grid) is tuple)
+            and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
         key = self._key(x, edge_index, grid) if plain else None
         if key is not None:

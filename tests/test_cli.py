@@ -92,7 +92,7 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "compare,atlas"),
+        ((), "compare,experiment,sweep,atlas,verify"),
         (("compere",), "did you mean compare?"),
         (("compare", "--stepz", "3"), "did you mean --steps?"),
         (("compare", "--steps", "many"), "--steps: expected a whole number, got 'many'"),

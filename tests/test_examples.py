@@ -42,6 +42,14 @@ PRINTS = {
         "convolution .*%.* conv",
         "neighbourhood attention .*%",
     ],
+    "vit_surgery": [
+        r"4 layers converted, 0 left",
+        r"layers\.2\.attention .* ViTAttention  attention .* sdpa",
+        r"as it came .*% .* \d",
+        r"converted: logits differ by \de.*%",
+        r"5×5 patches and the class token .*%",
+        r"the same, fine-tuned .*%",
+    ],
     "your_own_rule": [
         r"largest difference from a loop: \d",
         "Powers × Aim  batch 1",
