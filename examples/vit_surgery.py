@@ -45,20 +45,19 @@ class Digits(ViTForImageClassification):
 def neighbourhood() -> Graph:
     """Each patch and its window, numbered from 1; token 0, the class token, sees all and is seen by all."""
     grid = Grid((CELLS, CELLS), WINDOW, border="clamp").edges(CELLS**2, CELLS**2)
-    patches, first = torch.arange(1, CELLS**2 + 1), torch.zeros(CELLS**2, dtype=torch.int64)
-    source = torch.cat([grid.source + 1, first, patches, first[:1]])
-    target = torch.cat([grid.target + 1, patches, first, first[:1]])
-    return Graph(torch.stack([source, target]), CELLS**2 + 1)
+    near, all_tokens = torch.stack([grid.source, grid.target]) + 1, torch.arange(CELLS**2 + 1)
+    star = torch.stack([torch.zeros_like(all_tokens), all_tokens])
+    return Graph(torch.cat([near, star, star.flip(0)[:, 1:]], 1), CELLS**2 + 1)
 
 
-def cost(model: nn.Module, x: Tensor) -> tuple[float, float]:
+def cost(model: nn.Module, x: Tensor) -> tuple[str, str]:
     """The ms of a training step, the best of three, and the MiB that its forward keeps for its backward."""
     held, own = [], {p.untyped_storage().data_ptr() for p in model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t) or t, lambda t: t):
         model(x)
     memory = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}
     seconds = min(timeit.repeat(lambda: model(x).sum().backward(), number=1, repeat=3))
-    return 1e3 * seconds, sum(n for place, n in memory.items() if place not in own) / 2**20
+    return f"{1e3 * seconds:.0f}", f"{sum(n for place, n in memory.items() if place not in own) / 2**20:.0f}"
 
 
 def seen(model: nn.Module, image: Tensor) -> Tensor:
@@ -68,13 +67,14 @@ def seen(model: nn.Module, image: Tensor) -> Tensor:
     return of_target(list(weights.values())[-1][0], LOOKS + 1).mean(0)[1:].view(CELLS, CELLS)
 
 
-def picture(maps: dict[str, Tensor], path: Path) -> None:
+def picture(maps: dict[str, Tensor], path: Path) -> Path:
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.5))
     for ax, (name, shown) in zip(axes, maps.items(), strict=True):
         ax.imshow(shown.numpy(), cmap="viridis" if shown.shape[0] == CELLS else "gray", extent=(0, CELLS, CELLS, 0))
         ax.plot(LOOKS % CELLS + 0.5, LOOKS // CELLS + 0.5, "s", mec="tab:red", mfc="none", ms=11, mew=2)
         ax.set(xticks=[], yticks=[], title=name, facecolor="0.85")  # grey: no neighbour
     figure.savefig(path, dpi=150, bbox_inches="tight")
+    return path
 
 
 def main() -> None:
@@ -96,8 +96,7 @@ def main() -> None:
     def row(name: str) -> None:
         with torch.no_grad():
             right = torch.cat([model(x) for x in data.x_test[tests].split(100)]).argmax(-1) == data.y_test[tests]
-        ms, kept = cost(model, batch)
-        table.add_row(name, f"{right.float().mean():.1%}", f"{ms:.0f}", f"{kept:.0f}")
+        table.add_row(name, f"{right.float().mean():.1%}", *cost(model, batch))
 
     with seeded(0):
         model = Digits(ViTConfig(**SIZES, **IMAGE))
@@ -113,8 +112,7 @@ def main() -> None:
         row("the same, fine-tuned")
     print(table)
     if not args.smoke:
-        picture(maps | {f"{WINDOW}×{WINDOW} patches": seen(model, image)}, args.picture)
-        print(f"the picture is {args.picture}")
+        print("the picture is", picture(maps | {f"{WINDOW}×{WINDOW} patches": seen(model, image)}, args.picture))
 
 
 if __name__ == "__main__":
