@@ -1,0 +1,97 @@
+"""swap: another rule of who sends in the layers of a model, with their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from mpnn.checks import instance
+from mpnn.interop.attention import Attention
+from mpnn.message_passing import MessagePassing
+from mpnn.neighbours import Neighbours
+
+Ruled = MessagePassing | Attention
+Where = str | Iterable[str] | Callable[[str, nn.Module], bool] | None
+
+
+def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> list[str]:
+    """Change who sends in a converted model, or in a model of ours, and keep its weights; returns the names changed.
+
+    Args:
+        neighbours: the new rule, shared by all layers that it is given to.
+        where: names, globs (``"encoder.*"``) or a function ``(name, layer) -> bool``; by default every layer whose
+            weight is attention, without the attentions between two sets of tokens of a Hugging Face model.
+
+    Raises:
+        ValueError: where a name matches no layer, or a layer's weight does not fit the rule; then nothing is changed.
+
+    Example::
+
+        >>> import torch
+        >>> from mpnn.interop import convert, swap
+        >>> from mpnn.neighbours import Window
+        >>> model = torch.nn.Sequential(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True))
+        >>> report = convert(model)
+        >>> swap(model, neighbours=Window(3))
+        ['0.layer']
+    """
+    instance("model", model, nn.Module, "a model")
+    instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
+    layers = _layers(model)
+    chosen = _chosen(layers, where)
+    for name in chosen:
+        try:
+            _check_rule(layers[name], neighbours)
+        except ValueError as error:
+            raise ValueError(f"{name or 'the model'} cannot take {neighbours}: {error}") from None
+    for name in chosen:
+        layers[name].neighbours = neighbours
+    return chosen
+
+
+def _check_rule(layer: Ruled, neighbours: Neighbours) -> None:
+    """Raise where the layer's weight does not fit the rule."""
+    if isinstance(layer, Attention):
+        layer.check_rule(neighbours)
+    else:
+        layer.weight.build_for(neighbours)
+
+
+def _layers(model: nn.Module) -> dict[str, Ruled]:
+    """The layers that have a rule, by their names in the model as people know it: without what converting added."""
+    found: dict[str, Ruled] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, MessagePassing | Attention):
+            found[".".join(part for part in name.split(".") if part != "core")] = module
+    return found
+
+
+def _chosen(layers: dict[str, Ruled], where: Where) -> list[str]:
+    """The names that ``where`` means; a name or glob of a parent means all layers below it."""
+    if where is None:
+        return [name for name, layer in layers.items() if _attends(layer)]
+    if callable(where):
+        return [name for name, layer in layers.items() if where(name, layer)]
+    chosen: dict[str, None] = {}
+    for pattern in (where,) if isinstance(where, str) else tuple(where):
+        matching = [name for name in layers if any(fnmatchcase(part, pattern) for part in _ancestors(name))]
+        if not matching:
+            raise ValueError(
+                f"expected where to name layers with a rule, got {pattern!r}; they are {', '.join(layers)}"
+            )
+        chosen |= dict.fromkeys(matching)
+    return list(chosen)
+
+
+def _attends(layer: Ruled) -> bool:
+    """Whether a layer is attention among the tokens of one set, which is what a new rule is meant for."""
+    if isinstance(layer, Attention):
+        return not layer.between
+    return layer.weight.normalise == "softmax"
+
+
+def _ancestors(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
