@@ -26,6 +26,9 @@ class Bridge(ABC):
     # whose layers these are: another library is not imported to look at a layer of this one; None asks about all
     library: str | None = "torch"
     kind: str  # "linear", "convolution", "attention" or "graph": what ``convert(kinds=)`` chooses by
+    calls_parts = True  # whether the layer calls its sub-modules, in whose place the core then stands
+    watched = True  # whether a change of the layer's options after converting is an error
+    followed: frozenset[str] = frozenset()  # options that :meth:`follow` takes over
     structure: tuple[str, ...] = ()  # keywords of from_layer that this bridge reads
 
     @abstractmethod
@@ -127,7 +130,7 @@ def settings(core: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, module in core.named_modules():
         dot = name and name + "."
-        found[name or "class"] = type(module).__name__
+        found[name or "class"] = f"{type(module).__module__}.{type(module).__qualname__}"
         for key, value in vars(module).items():
             if isinstance(value, plain) and not key.startswith("_") and key not in ("training", "origin", "revision"):
                 found[dot + key] = value

@@ -14,6 +14,7 @@ from mpnn.interop import drop_in
 from mpnn.interop.attention import Attention
 from mpnn.interop.bridges import BRIDGES, IN_PLACE, OUT_OF_SCOPE
 from mpnn.interop.layer import find, reasons
+from mpnn.interop.watch import hidden
 from mpnn.message_passing import MessagePassing
 from mpnn.returned import trace_kernels
 
@@ -87,7 +88,18 @@ def convert(model: nn.Module, kinds: Iterable[str] = KINDS[:3], *, example: Any 
     _walk(model, "", kinds, rows, ready, set())
     for become in ready:
         become()
-    return Report(tuple(rows if example is None else _with_kernels(model, rows, example)))
+    if example is None:
+        return Report(tuple(rows))
+    done = False
+    try:
+        found = _with_kernels(model, rows, example)
+        done = True
+    finally:
+        if not done:  # an example that does not fit leaves the model as it was
+            for row in rows:
+                if row.left is None:
+                    drop_in.revert(model.get_submodule(row.name))
+    return Report(tuple(found))
 
 
 def _walk(
@@ -104,7 +116,7 @@ def _walk(
     seen.add(id(layer))
     bridge = find(layer, BRIDGES + IN_PLACE)
     if bridge is not None and bridge.kind in kinds:
-        why = reasons(layer, BRIDGES + IN_PLACE)
+        why = reasons(layer, BRIDGES + IN_PLACE) or hidden(layer, bridge)
         rows.append(Row(name, type(layer).__name__, bridge.kind, left="; ".join(why) or None))
         if not why:
             ready.append(drop_in.prepare(layer, bridge))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from mpnn.interop import watch
 from mpnn.interop.bridge import Bridge, held, like, place, quietly
 
 
@@ -21,19 +25,25 @@ class DropIn:
 
     core: nn.Module
     bridge: Bridge
+    seen: watch.Seen
     training: bool
     _modules: dict[str, nn.Module | None]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.bridge.follow(self, self.core)
-        return self.bridge.call(self, self.run, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            return self.bridge.call(self, self.run, *args, **kwargs)
+        watch.check(self, self.bridge, self.seen)  # type: ignore[arg-type]
+        with _lock(self):  # one core, lent to one call at a time: threads that serve a model wait for each other
+            return self.bridge.call(self, self.run, *args, **kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """The core on tokens, with the layer's parameters as they are now."""
         tensors = self.bridge.tensors(self, self.core)
         if torch.compiler.is_compiling():
             return functional_call(self.core, tensors, args, kwargs)
-        slots = self.__dict__.get("slots") or self._find_slots(tensors)
+        core, slots = self.__dict__.get("slots", (None, None))
+        slots = slots if core is self.core else self._find_slots(tensors)
         try:
             for slot, name, key in slots:  # as functional_call does, which takes 50 µs to find the places each time
                 slot[name] = tensors[key]
@@ -44,11 +54,12 @@ class DropIn:
 
     def _find_slots(self, tensors: dict[str, Any]) -> list[tuple[dict[str, Any], str, str]]:
         """Where the core holds each of these: the dict of its module and the name there."""
-        self.__dict__["slots"] = slots = []
+        slots: list[tuple[dict[str, Any], str, str]] = []
         for key in tensors:
             owner, _, name = key.rpartition(".")
             module = self.core.get_submodule(owner)
             slots.append((module._buffers if name in module._buffers else module._parameters, name, key))
+        self.__dict__["slots"] = self.core, slots  # a replica of the layer has another core
         return slots
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,12 +88,23 @@ def _without_core(layer: Any, keys: Any) -> None:
 
 
 _classes: dict[type[nn.Module], type[nn.Module]] = {}
+_locks: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+
+def _lock(layer: Any) -> Any:
+    """The lock of a layer, which neither copies nor pickles."""
+    return _locks.get(layer) or _locks.setdefault(layer, RLock())
 
 
 def _class(original: type[nn.Module]) -> type[nn.Module]:
     """The class of the drop-ins of a class of layers, made once."""
     if original not in _classes:
-        members = {"original": original, "__module__": original.__module__}
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return DropIn.forward(self, *args, **kwargs)
+
+        members: dict[str, Any] = {"original": original, "__module__": original.__module__}
+        members["forward"] = wraps(original.forward)(forward)  # its signature and its words
         _classes[original] = type(original.__name__, (DropIn, original), members)
     return _classes[original]
 
@@ -105,6 +127,7 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
         layer.__class__ = _class(original)
         layer.core, layer.bridge = core, bridge  # type: ignore[assignment]
         bridge.enter(layer)
+        layer.seen = watch.look(layer, bridge)  # type: ignore[assignment]
         layer.register_load_state_dict_post_hook(_without_core)
 
     return become
@@ -112,11 +135,16 @@ def prepare(layer: nn.Module, bridge: Bridge) -> Callable[[], None]:
 
 def revert(layer: nn.Module) -> None:
     """The layer of its own class again, with the parameters that it has now."""
+    if type(layer) is not _class(layer.original):  # type: ignore[arg-type]
+        raise ValueError(
+            f"expected a {type(layer).__name__} of the class that convert gave it, got {type(layer)}; something else "
+            "changed it since, as a parametrisation does: remove that first"
+        )
     layer.bridge.leave(layer)  # type: ignore[union-attr, operator]
     layer.__class__ = layer.original  # type: ignore[assignment]
     hooks: Any = layer._load_state_dict_post_hooks
     for key in [key for key, hook in hooks.items() if hook is _without_core]:
         del hooks[key]
     layer.__dict__.pop("_core_prefix", None)
-    del layer.core, layer.bridge
+    del layer.core, layer.bridge, layer.seen
     layer.__dict__.pop("slots", None)

@@ -12,6 +12,7 @@ from mpnn.checks import hint, instance
 from mpnn.interop.bridge import Bridge, Refused, described, differences, held, like, place, quietly
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 from mpnn.interop.drop_in import DropIn
+from mpnn.interop.watch import hidden
 
 
 def find(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> Bridge | None:
@@ -70,6 +71,11 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
         raise Refused("; ".join(why))
     bridge = find(layer)
     assert bridge is not None
+    why = [text for text in hidden(layer, bridge) if "the name of what converting adds" not in text]
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        why.append("it has forward hooks, as those of weight_norm, which would not run")
+    if why:
+        raise Refused(f"{type(layer).__name__}: {'; '.join(why)}")
     unread = [name for name in structure if name not in bridge.structure]
     if unread:
         known_here = ", ".join(bridge.structure) or "none"

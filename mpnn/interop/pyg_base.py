@@ -54,6 +54,11 @@ class Pyg(Bridge):
     def call(self, layer: Any, core: Core, *args: Any, **kwargs: Any) -> Any:
         """The layer's own signature. While an explainer or a hook looks into its propagate, PyG's own code runs."""
         if looked_into(layer):
+            if any(getattr(part, "swapped", False) for part in layer.core.modules()):
+                raise RuntimeError(
+                    f"an explainer or a hook looks into {self.name}, whose own forward does not know the rule that "
+                    "swap() gave it; put as_conv(from_layer(layer)) in its place"
+                )
             return self.original.forward(layer, *args, **kwargs)
         return self.run(layer, core, *args, **kwargs)
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from mpnn.checks import instance
 from mpnn.interop.attention import Attention
+from mpnn.interop.drop_in import DropIn
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Neighbours
 
@@ -40,14 +41,22 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     instance("model", model, nn.Module, "a model")
     instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
     layers = _layers(model)
+    if not layers:
+        raise ValueError("expected a model with layers of mpnn, got none that has a rule; convert(model) first")
     chosen = _chosen(layers, where)
     for name in chosen:
         try:
             _check_rule(layers[name], neighbours)
         except ValueError as error:
             raise ValueError(f"{name or 'the model'} cannot take {neighbours}: {error}") from None
+    if not chosen:
+        no = "no attention among them" if where is None else "where chose none of them"
+        raise ValueError(
+            f"expected a layer to give {neighbours} to, got {', '.join(layers)}: {no}; name some in where="
+        )
     for name in chosen:
         layers[name].neighbours = neighbours
+        layers[name].swapped = True  # type: ignore[assignment]
     return chosen
 
 
@@ -62,9 +71,14 @@ def _check_rule(layer: Ruled, neighbours: Neighbours) -> None:
 def _layers(model: nn.Module) -> dict[str, Ruled]:
     """The layers that have a rule, by their names in the model as people know it: without what converting added."""
     found: dict[str, Ruled] = {}
+    added: set[str] = set()
     for name, module in model.named_modules():
+        if isinstance(module, DropIn):
+            added.add(f"{name}.core" if name else "core")
         if isinstance(module, MessagePassing | Attention):
-            found[".".join(part for part in name.split(".") if part != "core")] = module
+            parts = name.split(".")
+            known = [part for i, part in enumerate(parts) if ".".join(parts[: i + 1]) not in added]
+            found[".".join(known)] = module
     return found
 
 
@@ -74,6 +88,8 @@ def _chosen(layers: dict[str, Ruled], where: Where) -> list[str]:
         return [name for name, layer in layers.items() if _attends(layer)]
     if callable(where):
         return [name for name, layer in layers.items() if where(name, layer)]
+    if isinstance(where, bytes) or not isinstance(where, Iterable):
+        raise TypeError(f"expected where to be names, globs or a function (name, layer) -> bool, got {where!r}")
     chosen: dict[str, None] = {}
     for pattern in (where,) if isinstance(where, str) else tuple(where):
         matching = [name for name in layers if any(fnmatchcase(part, pattern) for part in _ancestors(name))]

@@ -29,6 +29,8 @@ class Attention(Bridge):
     """
 
     kind = "attention"
+    calls_parts = False  # torch reads out_proj's weight, and does not call it
+    followed = frozenset({"dropout"})
 
     def layers(self) -> tuple[type[nn.Module], ...]:
         return (nn.MultiheadAttention,)

@@ -32,6 +32,7 @@ class Block(Bridge):
     """
 
     kind = "attention"
+    followed = frozenset({"dropout", "p"})
     pairs: ClassVar[dict[str, str]]  # part of the layer → part of the block
 
     @abstractmethod

@@ -295,7 +295,6 @@ ATTENTIONS = ["encoder.layers.0.layer", "encoder.layers.1.layer", "pool"]
         ("encoder.*.1", ATTENTIONS[1:2]),
         (["pool", "*.0"], ["pool", ATTENTIONS[0]]),
         (lambda name, layer: name.endswith("layer") and layer.weight.heads == 2, ATTENTIONS[:2]),
-        (lambda name, layer: False, []),
     ],
 )
 def test_swap_by_names_globs_and_functions(where: Any, changed: list[str]) -> None:

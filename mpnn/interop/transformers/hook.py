@@ -11,6 +11,7 @@ from mpnn.interop.transformers.interface import of_rule
 from mpnn.interop.transformers.library import library
 from mpnn.neighbours import Neighbours
 
+NAME = "mpnn"  # the implementation under which converted layers call us
 _registered: dict[str, Neighbours] = {}
 
 
@@ -46,6 +47,8 @@ def register(name: str, neighbours: Neighbours) -> None:
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"expected name to be a str for attn_implementation, got {name!r}")
+    if name == NAME:
+        raise ValueError(f"{name!r} is the name under which converted models call mpnn; take another one")
     core = Attention(neighbours)
     functions, masks = library("modeling_utils").AttentionInterface, library("masking_utils").AttentionMaskInterface
     if name in _registered:

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from mpnn.checks import compiling
 from mpnn.interop.attention import Attention
 from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.transformers.hook import NAME
 from mpnn.interop.transformers.interface import converted, crosses
 from mpnn.interop.transformers.library import library
 from mpnn.neighbours import AllTokens
-
-NAME = "mpnn"  # the implementation under which converted layers call us
 
 
 class HuggingFaceAttention(Bridge):
@@ -27,6 +26,7 @@ class HuggingFaceAttention(Bridge):
     """
 
     kind = "attention"
+    calls_parts = watched = False  # its own forward runs
     library = None  # a person's own class may call the interface too
 
     def layers(self) -> tuple[type[nn.Module], ...]:

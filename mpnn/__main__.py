@@ -1,0 +1,7 @@
+"""``python -m mpnn`` is the program ``mpnn``."""
+
+import sys
+
+from mpnn.cli import main
+
+sys.exit(main())
