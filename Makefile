@@ -47,7 +47,7 @@ bench-scale: $(VENV)/.scatter
 	$(BIN)/python -m benchmarks.run --scale $(ARGS)
 
 # In a folder of its own and from nothing: a run that is already there would be continued, not made.
-smoke: $(VENV)/.train wheel
+smoke: $(VENV)/.scatter wheel
 	rm -rf .smoke && mkdir .smoke
 	set -e; for example in examples/*.py; do echo "$$example --smoke"; $(BIN)/python "$$example" --smoke; done
 	cd .smoke && ../$(BIN)/mpnn compare --steps 20 --seeds 1
