@@ -14,7 +14,7 @@ from mpnn.data import SOURCES, Dataset, UsageError, load
 from mpnn.data.errors import require
 from mpnn.experiments.about import about
 from mpnn.experiments.expressions import split
-from mpnn.experiments.folder import RunFolder
+from mpnn.experiments.folder import RunFolder, folder_name
 from mpnn.experiments.measure import Cost, cost
 from mpnn.experiments.progress import Progress, waiting
 from mpnn.experiments.recipe import Recipe, within
@@ -92,9 +92,7 @@ def sweep(
     )
     if threads is not None and threads < 1:
         raise UsageError(f"threads: expected at least 1, got {threads}")
-    name = name if name is not None else job.name()
-    if name in ("", "..") or name != Path(name).name:
-        raise UsageError(f"name: expected the name of a folder, got {name!r}; say where with folder")
+    name = folder_name(name if name is not None else job.name())
     require("lightning", purpose="training")
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)

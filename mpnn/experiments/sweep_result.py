@@ -135,9 +135,10 @@ def t_half(values: list[float], level: float = 0.95) -> float:
     """
     if len(values) < 2:
         return math.nan
-    from scipy.stats import t
+    from mpnn.experiments.claims import decide
 
-    return float(t.ppf(0.5 + level / 2, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    found = decide.t_interval(values, level)
+    return (found.high - found.low) / 2
 
 
 def t_interval(values: list[float], level: float = 0.95) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from mpnn.interop import drop_in
 from mpnn.interop.attention import Attention
 from mpnn.interop.bridges import BRIDGES, IN_PLACE, OUT_OF_SCOPE
 from mpnn.interop.layer import find, reasons
-from mpnn.interop.watch import hidden
+from mpnn.interop.watch import hidden, taken
 from mpnn.message_passing import MessagePassing
 from mpnn.returned import trace_kernels
 
@@ -116,7 +116,7 @@ def _walk(
     seen.add(id(layer))
     bridge = find(layer, BRIDGES + IN_PLACE)
     if bridge is not None and bridge.kind in kinds:
-        why = reasons(layer, BRIDGES + IN_PLACE) or hidden(layer, bridge)
+        why = reasons(layer, BRIDGES + IN_PLACE) or [*taken(layer), *hidden(layer, bridge)]
         rows.append(Row(name, type(layer).__name__, bridge.kind, left="; ".join(why) or None))
         if not why:
             ready.append(drop_in.prepare(layer, bridge))

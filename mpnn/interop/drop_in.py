@@ -25,7 +25,7 @@ class DropIn:
 
     core: nn.Module
     bridge: Bridge
-    seen: watch.Seen
+    seen: list[watch.Part]
     training: bool
     _modules: dict[str, nn.Module | None]
 
@@ -33,7 +33,7 @@ class DropIn:
         self.bridge.follow(self, self.core)
         if torch.compiler.is_compiling():
             return self.bridge.call(self, self.run, *args, **kwargs)
-        watch.check(self, self.bridge, self.seen)  # type: ignore[arg-type]
+        watch.check(self, self.seen)  # type: ignore[arg-type]
         with _lock(self):  # one core, lent to one call at a time: threads that serve a model wait for each other
             return self.bridge.call(self, self.run, *args, **kwargs)
 

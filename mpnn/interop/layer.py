@@ -71,7 +71,7 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
         raise Refused("; ".join(why))
     bridge = find(layer)
     assert bridge is not None
-    why = [text for text in hidden(layer, bridge) if "the name of what converting adds" not in text]
+    why = hidden(layer, bridge)
     if layer._forward_hooks or layer._forward_pre_hooks:
         why.append("it has forward hooks, as those of weight_norm, which would not run")
     if why:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.bridge import Bridge, Refused, quietly
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
 
@@ -54,7 +54,7 @@ class Pyg(Bridge):
     def call(self, layer: Any, core: Core, *args: Any, **kwargs: Any) -> Any:
         """The layer's own signature. While an explainer or a hook looks into its propagate, PyG's own code runs."""
         if looked_into(layer):
-            if any(getattr(part, "swapped", False) for part in layer.core.modules()):
+            if rules(layer.core) != rules(quietly(lambda: self.configure(layer))):
                 raise RuntimeError(
                     f"an explainer or a hook looks into {self.name}, whose own forward does not know the rule that "
                     "swap() gave it; put as_conv(from_layer(layer)) in its place"
@@ -83,6 +83,11 @@ def reduce_of(layer: Any) -> str:
     """The reduction of the core that a layer's aggregation is."""
     aggregation = type(layer.aggr_module).__name__
     return REDUCES.get(aggregation, aggregation)
+
+
+def rules(core: nn.Module) -> list[str]:
+    """Who sends in each layer of a core, in words."""
+    return [repr(part.neighbours) for part in core.modules() if isinstance(part, MessagePassing)]
 
 
 def looked_into(layer: Any) -> bool:

@@ -56,7 +56,6 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
         )
     for name in chosen:
         layers[name].neighbours = neighbours
-        layers[name].swapped = True  # type: ignore[assignment]
     return chosen
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -11,14 +11,27 @@ from mpnn.interop.bridge import Bridge
 TAKEN = ("core", "bridge", "original", "slots", "seen")  # names that a drop-in puts into its layer
 APART = (*TAKEN, "training")
 PLAIN = (int, float, str, bool, tuple, type(None))
-Seen = list[tuple[nn.Module, type, dict[str, Any], dict[str, Any], int]]
+
+
+class Part(NamedTuple):
+    """What one module was: tuples, which are compared without making anything, since that happens at every call."""
+
+    module: nn.Module
+    kind: type | None  # None for the layer itself, whose hooks and parametrisations run around its forward, as ever
+    children: tuple[tuple[str, Any], ...]
+    plain: tuple[tuple[str, Any], ...]
+    missing: tuple[tuple[str, bool], ...]  # which parameters were None
+    hooks: int
+
+
+def taken(layer: nn.Module) -> list[str]:
+    """What of a layer stands in the way of a drop-in, as reasons to leave it."""
+    return [f"it has a {name!r} of its own, the name of what converting adds" for name in TAKEN if hasattr(layer, name)]
 
 
 def hidden(layer: nn.Module, bridge: Bridge) -> list[str]:
     """What of a layer its core would pass by without a word, as reasons to leave it."""
-    why = [f"it has a {name!r} of its own, the name of what converting adds" for name in TAKEN if hasattr(layer, name)]
-    if "forward" in layer.__dict__:
-        why.append("its forward was replaced on this object")
+    why = ["its forward was replaced on this object"] if "forward" in layer.__dict__ else []
     if not bridge.calls_parts:
         return why
     for name, part in layer.named_modules():
@@ -33,40 +46,46 @@ def hidden(layer: nn.Module, bridge: Bridge) -> list[str]:
     return why
 
 
-def look(layer: nn.Module, bridge: Bridge) -> Seen:
+def look(layer: nn.Module, bridge: Bridge) -> list[Part]:
     """What is to stay: of the layer its plain attributes and parts, of the parts that are called also their classes."""
     if not bridge.watched:
         return []
-    parts = [m for n, m in layer.named_modules() if n != "core" and not n.startswith("core.")]
-    return [(m, *_now(m, bridge, m is layer)) for m in (parts if bridge.calls_parts else parts[:1])]
+    own = [m for name, m in layer.named_modules() if name != "core" and not name.startswith("core.")]
+    return [_part(m, bridge, m is layer) for m in (own if bridge.calls_parts else own[:1])]
 
 
-def check(layer: nn.Module, bridge: Bridge, seen: Seen) -> None:
+def _part(module: nn.Module, bridge: Bridge, itself: bool) -> Part:
+    plain = [
+        (name, value)
+        for name, value in module.__dict__.items()
+        if isinstance(value, PLAIN) and name[0] != "_" and name not in APART and name not in bridge.followed
+    ]
+    children = [(name, part) for name, part in module._modules.items() if not (itself and name == "core")]
+    missing = [(name, parameter is None) for name, parameter in module._parameters.items()]
+    kind = None if itself else type(module)
+    return Part(module, kind, tuple(children), tuple(plain), tuple(missing), 0 if itself else _hooks(module))
+
+
+def check(layer: nn.Module, seen: list[Part]) -> None:
     """Raise a RuntimeError where the layer was changed in a way that its core does not follow."""
-    for module, kind, children, plain, hooks in seen:
-        now_kind, now_children, now_plain, now_hooks = _now(module, bridge, module is layer)
-        what = [name for name, value in plain.items() if name in now_plain and now_plain[name] != value]
-        same = all(now_children.get(name) is part for name, part in children.items())  # a part more changes nothing
-        if not what and same and (kind, hooks) == (now_kind, now_hooks):
-            continue
-        what = what or ["part, class or hook"]
-        whose = type(layer).__name__ if module is layer else f"{type(layer).__name__}, in its {kind.__name__}"
-        raise RuntimeError(
-            f"expected {whose} as it was when it was converted, got another {', '.join(what)}; "
-            "call revert(model), change it, and convert(model) again"
-        )
+    for module, kind, children, plain, missing, hooks in seen:
+        now, parts, parameters = module.__dict__, module._modules, module._parameters
+        what = [name for name, value in plain if (other := now.get(name, value)) is not value and _differ(other, value)]
+        what += [name for name, part in children if parts.get(name) is not part]
+        what += [name for name, none in missing if name in parameters and (parameters[name] is None) != none]
+        if kind is not None and (type(module) is not kind or _hooks(module) != hooks):
+            what.append("class or hook")
+        if what:
+            whose = type(layer).__name__ if kind is None else f"{type(layer).__name__}, in its {kind.__name__}"
+            raise RuntimeError(
+                f"expected {whose} as it was when it was converted, got another {', '.join(what)}; "
+                "call revert(model), change it, and convert(model) again"
+            )
 
 
-def _now(module: nn.Module, bridge: Bridge, itself: bool) -> tuple[type, dict[str, Any], dict[str, Any], int]:
-    plain = {
-        k: v
-        for k, v in module.__dict__.items()
-        if isinstance(v, PLAIN) and k[0] != "_" and k not in APART and k not in bridge.followed
-    }
-    plain |= {k: p is None for k, p in module._parameters.items()}
-    children = {name: part for name, part in module._modules.items() if not (itself and name == "core")}
-    # A hook or a parametrisation of the layer itself runs around its forward, as ever.
-    return (type(None), children, plain, 0) if itself else (type(module), children, plain, _hooks(module))
+def _differ(other: Any, value: Any) -> bool:
+    """Whether an option has another value; a tensor in its place is something that the layer keeps for itself."""
+    return isinstance(other, PLAIN) and other != value
 
 
 def _hooks(module: nn.Module) -> int:

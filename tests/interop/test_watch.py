@@ -85,7 +85,7 @@ def test_hooks_of_the_layer_itself_do_not_come_along() -> None:
 CHANGES = {
     "stride": (lambda: nn.Conv1d(2, 2, 3), lambda m: setattr(m, "stride", (2,)), "another stride"),
     "no bias": (lambda: nn.Conv1d(2, 2, 3), lambda m: setattr(m, "bias", None), "another bias"),
-    "another norm": (encoder, lambda m: setattr(m, "norm1", nn.Identity()), "another part, class or hook"),
+    "another norm": (encoder, lambda m: setattr(m, "norm1", nn.Identity()), "another norm1"),
     "eps": (encoder, lambda m: setattr(m.norm1, "eps", 0.5), "in its LayerNorm .* another eps"),
     "pruned part": (encoder, lambda m: prune.identity(m.linear1, "bias"), "in its Linear"),
     "hooked part": (encoder, lambda m: m.linear1.register_forward_hook(lambda *a: None), "in its Linear"),
