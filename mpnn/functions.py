@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.nn.modules import module as modules
+from torch.nn.modules.module import _has_any_global_hook as _heard_everywhere
 
 
 def twinned(function: type[Function]) -> type[Function]:
@@ -41,11 +41,16 @@ def apply(function: Any, *inputs: Any) -> Any:
 
 def linear(layer: Any, x: Tensor) -> Tensor:
     """``layer(x)``, by the product alone where the layer is an ``nn.Linear`` without hooks or a forward of its own."""
-    if type(layer) is not nn.Linear or torch.compiler.is_compiling():
+    return layer(x) if torch.compiler.is_compiling() else eager_linear(layer, x)
+
+
+def eager_linear(layer: Any, x: Tensor) -> Tensor:
+    """:func:`linear` where nothing is traced."""
+    if type(layer) is not nn.Linear:
         return layer(x)
     own = layer.__dict__
     heard = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
-    if heard or "forward" in own or layer._compiled_call_impl is not None or modules._has_any_global_hook():
+    if heard or "forward" in own or layer._compiled_call_impl is not None or _heard_everywhere():
         return layer(x)
     parameters = own["_parameters"]
     if "weight" not in parameters or "bias" not in parameters:  # lent or replaced: an attribute like any other

@@ -27,7 +27,7 @@ OTHERS = (
 # The common call looks these up: a name costs less than a path of attributes. Other tracers than dynamo pass no plain
 # tensors.
 _traced, _transform = torch.compiler.is_dynamo_compiling, torch._C._functorch.peek_interpreter_stack
-_grad, _autocast, _dual = torch.is_grad_enabled, torch.is_autocast_enabled, torch.autograd.forward_ad
+_grad, _dual, _some_autocast = torch.is_grad_enabled, torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
 _KEPT = 16  # calls of the same kind that a layer remembers
 
 
@@ -157,8 +157,8 @@ class MessagePassing(nn.Module):
         weight: Any = modules["weight"]
         return (
             x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _autocast(device.type), id(rule), rule.state(), id(weight), weight.revision,
-            plans.allowed if kernel is None else kernel,
+            _some_autocast() and torch.is_autocast_enabled(device.type), id(rule), rule.state(), id(weight),
+            weight.revision, plans.allowed if kernel is None else kernel,
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from mpnn.functions import fold, linear, unfold
+from mpnn.functions import eager_linear, fold, unfold
 from mpnn.kernels.base import Call, no_fused_products
 from mpnn.memo import derived
 from mpnn.partial import by_reference, four, per_entry, pull
@@ -89,9 +89,9 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     layers, scale, biased = rule._modules, rule.scale, rule.bias is not None  # a look-up costs less than an attribute
 
     def run(x: Tensor) -> Tensor:
-        q = linear(layers["query"], x).view(heads).transpose(1, 2)
-        k = linear(layers["key"], x).view(fewer).transpose(1, 2)
-        v = linear(layers["value"], x).view(fewer).transpose(1, 2)
+        q = eager_linear(layers["query"], x).view(heads).transpose(1, 2)
+        k = eager_linear(layers["key"], x).view(fewer).transpose(1, 2)
+        v = eager_linear(layers["value"], x).view(fewer).transpose(1, 2)
         if not (_grad() and (q.requires_grad or k.requires_grad or v.requires_grad)):
             y = fused(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         elif flash and not many:
@@ -103,7 +103,7 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
             y = _Fused.apply(attention, again, q, k, v)
         y = y.transpose(1, 2).reshape(inner)
         output = layers.get("output")
-        y = y if output is None else linear(output, y)
+        y = y if output is None else eager_linear(output, y)
         return y + rule.bias if biased else y
 
     return run
