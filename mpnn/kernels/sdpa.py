@@ -1,10 +1,8 @@
 """sdpa: attention over all tokens through torch's fused kernels.
 
 FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are
-4-D,
-since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs none,
-since
-no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
+4-D, since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs
+none, since no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
 
 The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the
 reference.

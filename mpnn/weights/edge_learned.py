@@ -16,10 +16,8 @@ class EdgeLearned(Weight):
     """The weight of an edge is a network of what stands at it: y_i = Σ_j f(x_i, x_j, e_ij, offset_ij) · value(x_j) + b.
 
     NNConv (``network`` an ``nn.Module`` of the edge attributes), CFConv (:class:`RadialFilter`, ``groups=channels``),
-    GATConv
-    and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``),
-    continuous-kernel
-    convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
+    GATConv and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``),
+    continuous-kernel convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
 
     Args:
         network: an :class:`EdgeNetwork` or a plain function, which gets ``pairs``; any other ``nn.Module`` gets
