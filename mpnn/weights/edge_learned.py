@@ -29,8 +29,7 @@ class EdgeLearned(Weight):
 
     Raises:
         TypeError: where ``network`` cannot be called. ValueError: as :class:`~mpnn.weights.Weight`; at the call for
-        edge
-            attributes that are missing, unwanted or of another width.
+            edge attributes that are missing, unwanted or of another width.
 
     Source: Gilmer et al. (2017), `arXiv:1704.01212 <https://arxiv.org/abs/1704.01212>`_; Veličković et al. (2018),
     `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_; ``torch_geometric.nn.NNConv``, ``GATConv``.
