@@ -39,6 +39,8 @@ class Claim:
         checks: what decides, from all records.
         table, charts: what is shown of the records; they may be some of all.
         needs: libraries, asked for before anything runs.
+        alone: the parts run one after the other in this process, as times or memory are measured, or all is done in
+            the time that another process needs to start.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Claim:
     table: Callable[[Sequence[Record]], Table]
     charts: Callable[[Sequence[Record]], Sequence[Chart]]
     needs: tuple[str, ...] = ()
+    alone: bool = False
 
 
 def where(records: Sequence[Record], **fields: Any) -> list[Record]:
