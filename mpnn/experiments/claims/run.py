@@ -20,7 +20,7 @@ from mpnn.experiments.claims.outcome import Outcome
 from mpnn.experiments.claims.pool import at_once, in_turn
 from mpnn.experiments.compare import Interrupted
 from mpnn.experiments.folder import RunFolder, folder_name
-from mpnn.experiments.progress import Progress
+from mpnn.experiments.progress import Progress, waiting
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ def experiment(
     config = {"experiment": found.name, **asdict(size)}
     store = RunFolder(Path(folder) / folder_name(name or default_name(found, size)), config, restart=restart)
     many = 1 if found.alone or workers is None else workers
+    with waiting("looking for the data", show=not quiet):
+        found.prepare(size)
     with one_thread():
         return _run(found, size, config, store, many, show=not quiet)
 
@@ -100,6 +102,15 @@ def default_name(claim: Claim, size: Size) -> str:
     return "-".join(words)
 
 
+def command(claim: Claim, size: Size) -> str:
+    """The command line that asks for it."""
+    usual = claim.quick if size.quick else claim.size
+    words = ["mpnn experiment", claim.name] + (["--quick"] if size.quick else [])
+    words += [f"--steps {size.steps}"] if size.steps != usual.steps else []
+    words += [f"--seeds {size.seeds}"] if size.seeds != usual.seeds else []
+    return " ".join(words)
+
+
 def key(setting: Setting) -> str:
     """The name of a part: its values, as a file can be called.
 
@@ -127,7 +138,9 @@ def _run(claim: Claim, size: Size, config: dict[str, object], store: RunFolder, 
         records = [found[name] for name in parts if name in found]
         done = sum(name in found for name in todo)
         run = {"workers": workers, "wall_seconds": round(time.perf_counter() - started, 1), "parts_run": done}
-        made = Outcome(store.path, claim, config, {**about(), **run}, records, len(parts))
+        made = Outcome(
+            store.path, claim, config, {"command": command(claim, size), **about(), **run}, records, len(parts)
+        )
         if not todo and (store.path / "results.json").exists():
             return replace(made, about=Outcome.read(store.path).about)  # of the run that made them
         if records:
