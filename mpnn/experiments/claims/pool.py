@@ -100,7 +100,7 @@ def _start(steps: Any, stop: Any) -> None:
 
 
 def _leave(stop: Any) -> None:
-    """End this worker when it is told to, or when nobody waits for it: it writes no file that could be left half done."""
+    """End this worker when it is told to, or when nobody waits for it: no file of its could be left half written."""
     parent = multiprocessing.parent_process()
     while not stop.value and (parent is None or parent.is_alive()):
         time.sleep(LOOK)
