@@ -121,6 +121,20 @@ def test_a_mistake_in_a_part_comes_through_and_leaves_no_process():
     assert not multiprocessing.active_children()
 
 
+def long(setting, size, advance):
+    """All but the first part take a minute."""
+    time.sleep(60 if setting["seed"] else 0)
+    return {"seed": setting["seed"]}
+
+
+def test_no_worker_goes_on_for_a_caller_that_has_left():
+    made = at_once(long, {str(seed): {"seed": seed} for seed in range(3)}, Size(1, 1), Progress(1, show=False), 1)
+    assert next(made)[1]["seed"] == 0
+    started = time.monotonic()
+    made.close()
+    assert time.monotonic() - started < 20 and not multiprocessing.active_children()
+
+
 @pytest.mark.parametrize(("options", "workers"), [((), 3), (("--workers", "1"), 1), (("--quick",), None)])
 def test_the_command_takes_the_cores(options, workers, monkeypatch):
     seen = {}
