@@ -69,8 +69,8 @@ def at_once(run: Run, todo: Mapping[str, Setting], size: Size, bars: Progress, w
             bars.show(sum(min(steps[at], each) for at in running), " | ".join(names[at] for at in sorted(running)))
     except BrokenProcessPool as error:
         raise UsageError(
-            "workers: one of them was ended from outside, perhaps as memory ran out; what is finished is kept, and "
-            "with --workers 1 the rest is run one after the other"
+            "workers: one of them was ended from outside, as where memory runs out, or could not start, as from a "
+            'program without `if __name__ == "__main__":`; what is finished is kept, and one worker does the rest alone'
         ) from error
     except BaseException:  # Ctrl-C among them: no worker goes on for a caller that has left
         stop.value = 1
