@@ -52,7 +52,7 @@ def table(result: Outcome) -> Table:
         return made
     shown = result.claim.table(result.records)
     for place, name in enumerate(shown.head):
-        made.add_column(name, justify="right" if place else "left")
+        made.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in shown.rows:
         made.add_row(*row)
     return made
