@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from mpnn.data.batches import Batches, StepSampler
+from mpnn.data.cora import Nodes, cora, download_cora, has_cora
 from mpnn.data.dataset import Dataset
 from mpnn.data.errors import UsageError
 from mpnn.data.load import load
 from mpnn.data.sources import SOURCES
 
-__all__ = ["SOURCES", "Batches", "Dataset", "StepSampler", "UsageError", "load"]
+__all__ = [
+    "SOURCES",
+    "Batches",
+    "Dataset",
+    "Nodes",
+    "StepSampler",
+    "UsageError",
+    "cora",
+    "download_cora",
+    "has_cora",
+    "load",
+]
