@@ -122,7 +122,7 @@ class Padded:
         out = self.graphs.nodes(query.dtype, 0, nodes + 1, count, width)
         lse = self.graphs.nodes(wide(query.dtype), -torch.inf, nodes + 1, count, 1)
         for piece, mask in self._pieces(query):
-            y, sums = self._attend(*(piece.take(x) for x in sides), mask)
+            y, sums = self._attend(mask, *(piece.take(x) for x in sides))
             piece.put(out, y)
             piece.put(lse, sums.masked_fill((mask == -torch.inf).all(-1), -torch.inf)[..., None])
         return _heads_first(out, query), _heads_first(lse, query).squeeze(-1)
@@ -135,7 +135,7 @@ class Padded:
         sides = [_nodes_first(x) for x in (grad, query, key, value, out, finite)]
         found = [self.graphs.nodes(query.dtype, 0, len(x) + 1, *x.shape[1:]) for x in sides[1:4]]
         for piece, mask in self._pieces(query):
-            for total, part in zip(found, self._pull(*(piece.take(x) for x in sides), mask), strict=True):
+            for total, part in zip(found, self._pull(mask, *(piece.take(x) for x in sides)), strict=True):
                 piece.put(total, part)
         d_query, d_key, d_value = (_heads_first(x, query) for x in found)
         return d_query, d_key, d_value
@@ -160,7 +160,7 @@ class Padded:
                 piece = Piece(self.graphs.rows[rows], self.graphs.home[rows], width)
                 yield piece, own.unflatten(1, (some, width, width)).transpose(0, 1)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend(self, mask: Tensor, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         if query.device.type in FUSED:
             mask = mask.expand(*query.shape[:2], -1, -1)
             return _forward(query, key, value, 0.0, False, attn_mask=mask, scale=self.scale)
@@ -170,7 +170,7 @@ class Padded:
         return weight @ value.to(weight.dtype), lse
 
     def _pull(
-        self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, mask: Tensor
+        self, mask: Tensor, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         if query.device.type in FUSED:
             mask = mask.expand(*query.shape[:2], -1, -1)
