@@ -17,9 +17,8 @@ from torch import Tensor
 from mpnn.edges import Edges
 from mpnn.memo import lasting, outside
 
-WIDTHS = [8 * i for i in range(1, 9)] + [
-    s << e for e in range(4, 29) for s in (5, 6, 7, 8)
-]  # 8 … 64, 80, 96, 112, 128 …
+# 8, 16, … 64, then 80, 96, 112, 128, 160, …
+WIDTHS = [8 * i for i in range(1, 9)] + [part << e for e in range(4, 29) for part in (5, 6, 7, 8)]
 
 
 class Parts(NamedTuple):
@@ -106,7 +105,7 @@ class SmallGraphs:
             return top.scatter_(-1, at, bias)
         top.scatter_reduce_(-1, at, bias, "amax")
         finite = top.masked_fill(top == -torch.inf, 0)
-        total = bias.new_zeros(size).scatter_add_(-1, at, (bias - finite.gather(-1, at)).exp())
+        total = bias.new_zeros(size).index_add_(-1, self.at, (bias - finite.gather(-1, at)).exp())
         return finite + total.log()
 
 

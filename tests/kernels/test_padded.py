@@ -101,7 +101,7 @@ def test_padding_is_a_quarter_at_most_and_shapes_are_few() -> None:
 
 
 def test_a_large_graph_pads_no_other() -> None:
-    index, nodes = molecules([6] * 50 + [200])
+    index, nodes = molecules([6] * 50 + [1] * 30 + [200])  # and nodes without an edge take no room
     assert padded_pairs(Edges(index[0], index[1]), nodes) == 50 * 8**2 + 224**2
 
 
@@ -134,6 +134,7 @@ def test_biases_of_edges_and_masks(parallel: bool, fused: tuple[str, ...], monke
     torch.testing.assert_close(y, dense(*leaf, index, bias))
     given: list[dict[str, Any]] = [
         {"score_bias": bias, "mask": torch.rand(2, nodes) < 0.6},
+        {"score_bias": 100 * bias},
         {"score_bias": ALiBi(2), "pair_mask": torch.rand(2, 2, nodes, nodes) < 0.5},
         {"score_bias": torch.randn(2, 1, nodes, nodes, dtype=torch.float64), "mask": torch.rand(nodes) < 0.5},
         {"score_bias": torch.full((nodes, nodes), -torch.inf, dtype=torch.float64)},
@@ -190,9 +191,10 @@ def test_what_stands_in_other_graphs_is_not_seen() -> None:
     index, nodes = molecules([5, 6])
     q, k, v = (t.detach() for t in leaves(nodes))
     y = attend(q, k, v, Graph(index, nodes), kernel="padded")
-    k, v = k.clone(), v.clone()
-    k[:, :5], v[:, :5] = torch.inf, torch.nan
-    assert torch.equal(attend(q, k, v, Graph(index, nodes), kernel="padded")[:, 5:], y[:, 5:])
+    for here, there in ((slice(0, 5), slice(5, None)), (slice(5, None), slice(0, 5))):
+        bad = k.clone(), v.clone()
+        bad[0][:, there], bad[1][:, there] = torch.inf, torch.nan
+        assert torch.equal(attend(q, *bad, Graph(index, nodes), kernel="padded")[:, here], y[:, here])
 
 
 def test_the_layout_is_found_once_and_double_backward_works() -> None:
