@@ -39,15 +39,15 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if spec.neighbours != "Graph":
         why.append("needs a Graph, in whose edges small graphs are found")
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
-    if spec.targets != spec.sources:
+    elif spec.targets != spec.sources:
         why.append("targets and sources of different numbers are not in the same graphs")
     elif not ((spec.padded and spec.batch) or spec.compiling):
         why.append("no edges, or none that can be read here")
     elif spec.padded > MOST * (spec.edges or 0):
         text = f"its graphs would have {spec.padded:,} pairs as a dense batch, more than {MOST} for each of "
         why.append(f"{text}{spec.edges:,} edges: they are large, or the nodes of one are not side by side")
+    if spec.weight not in ("QKSoftmax", "attend"):
+        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
     if spec.edge_attr and spec.weight == "QKSoftmax":
         why.append("edge features are added to keys and values pair by pair")
     if spec.score:
