@@ -128,8 +128,8 @@ def _parts(edges: Edges, nodes: int) -> Parts:
     size = torch.diff(first, append=first.new_full((1,), nodes))
     table = torch.tensor(WIDTHS, device=size.device)
     width = table[torch.bucketize(size, table)]
-    some = torch.zeros_like(width, dtype=torch.bool)
-    some[part[edges.target]] = True
+    some = size > 1  # of one node alone, only a loop is an edge
+    some[part[low[low == high]]] = True
     return Parts(part, first, width * some)
 
 

@@ -161,6 +161,13 @@ def test_a_node_without_a_source_is_zero(fused: tuple[str, ...], monkeypatch: py
     assert all(bool(g.isfinite().all()) for g in grads) and grads[0][:, [0, 2, 3, 6]].abs().max() == 0
 
 
+def test_a_node_alone_with_a_loop_hears_itself() -> None:
+    leaf = leaves(4)
+    y = attend(*leaf, Graph(torch.tensor([[0, 1, 3], [1, 0, 3]]), 4), kernel="padded")
+    torch.testing.assert_close(y[:, [0, 1, 3]], leaf[2][:, [1, 0, 3]])
+    assert y[:, 2].abs().max() == 0
+
+
 @pytest.mark.parametrize("fused", [("cpu",), ()], ids=["fused", "written out"])
 @pytest.mark.parametrize("small", [1, 700])
 def test_few_graphs_at_a_time_are_all_at_once(
