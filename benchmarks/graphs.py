@@ -1,4 +1,4 @@
-"""Graphs from fixed seeds: small, power law, dense, many molecules, a star with clusters.
+"""Graphs from fixed seeds: small, power law, dense, many molecules, a star with clusters, many complete graphs.
 
 Edges are in the order in which data sets come, sorted by source (PyG's ``coalesce``), without loops; duplicates stay.
 """
@@ -32,6 +32,7 @@ SIZES = {
     "G3": (50_000, 5_000_000),  # a hundred sources each
     "G4": (25_600, 55_000),  # 1,024 graphs of molecule size, about so many
     "G5": (50_000, 1_000_000),  # a star over clusters
+    "G6": (25_900, 710_000),  # the nodes of G4, each beside all others of its graph, about so many
 }
 MOLECULES = 1_024
 
@@ -66,6 +67,19 @@ def molecules(graphs: int = MOLECULES, seed: int = 13) -> tuple[Tensor, int]:
     return _sorted(both[0], both[1], first), first
 
 
+def complete(count: int = MOLECULES, seed: int = 13) -> tuple[Tensor, int]:
+    """Graphs of 10 to 40 nodes, each node beside all others, as models of molecules with distances have them; edges
+    and nodes."""
+    sizes = torch.randint(10, 41, (count,), generator=torch.Generator().manual_seed(seed))
+    first = sizes.cumsum(0) - sizes
+    source = torch.arange(int(sizes.sum())).repeat_interleave(sizes.repeat_interleave(sizes))
+    graph = torch.arange(count).repeat_interleave(sizes.square())
+    place = torch.arange(len(source)) - (sizes.square().cumsum(0) - sizes.square())[graph]
+    target = first[graph] + place % sizes[graph]
+    other = source != target
+    return torch.stack([source[other], target[other]]), int(sizes.sum())
+
+
 def star(nodes: int, edges: int, seed: int = 14, cluster: int = 50) -> Tensor:
     """Node 0 sends to all and hears all; the other edges stay within clusters of 50 nodes."""
     leaves = torch.arange(1, nodes)
@@ -78,14 +92,14 @@ def star(nodes: int, edges: int, seed: int = 14, cluster: int = 50) -> Tensor:
 
 @lru_cache(maxsize=1)
 def sample(name: str) -> Sample:
-    """G1 to G5; the last one made is kept.
+    """G1 to G6; the last one made is kept.
 
     Raises:
         KeyError: for another name.
     """
     nodes, edges = SIZES[name]
-    if name == "G4":
-        index, nodes = molecules()
+    if name in ("G4", "G6"):
+        index, nodes = molecules() if name == "G4" else complete()
     else:
         index = {"G1": uniform, "G2": power_law, "G3": uniform, "G5": star}[name](nodes, edges)
     return Sample(name, index, nodes)

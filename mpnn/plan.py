@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -114,7 +114,8 @@ def choose(spec: Spec, allowed: tuple[str, ...] = ()) -> tuple[str, dict[str, li
     """
     if torch.compiler.is_compiling():
         for kernel in KERNELS:
-            if (not allowed or kernel.name in allowed) and not kernel.unsupported(spec):
+            named = kernel.name in allowed
+            if (not allowed or named) and not _against(kernel, spec, named):
                 return kernel.name, {}
         return _refuse(spec, allowed)
     return _choose(spec, allowed)
@@ -122,7 +123,7 @@ def choose(spec: Spec, allowed: tuple[str, ...] = ()) -> tuple[str, dict[str, li
 
 @lru_cache(maxsize=4096)
 def _choose(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[str]]]:
-    reasons = {k.name: why for k in KERNELS if (why := k.unsupported(spec))}
+    reasons = {k.name: why for k in KERNELS if (why := _against(k, spec, k.name in allowed))}
     able = [n for n in NAMES if n not in reasons and (not allowed or n in allowed)]
     if not able:
         return _refuse(spec, allowed)
@@ -132,6 +133,13 @@ def _choose(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[s
         if allowed and n not in allowed and n not in reasons
     }
     return able[0], reasons
+
+
+def _against(kernel: Kernel, spec: Spec, named: bool) -> list[str]:
+    """Why a kernel does not run a call: what it cannot do, or that a later one is faster, which a name overrules."""
+    why = kernel.unsupported(spec)
+    slower: Callable[[Spec], list[str]] | None = getattr(kernel, "slower", None)
+    return why if why or named or slower is None else slower(spec)
 
 
 def _refuse(spec: Spec, allowed: tuple[str, ...]) -> tuple[str, dict[str, list[str]]]:

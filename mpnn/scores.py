@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mpnn.checks import wide
+from mpnn.edges import Edges
 from mpnn.pairs import Pairs
 
 
@@ -49,6 +51,26 @@ def given_bias(pairs: Pairs) -> Tensor | None:
     if "score_bias" not in pairs.nodes:
         return None
     return at_pairs(pairs.nodes["score_bias"], pairs.target, pairs.source)
+
+
+def edge_bias(call: Any, edges: Edges, slot: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores at these edges, -inf where a mask removes one: (B or 1, heads or 1, E); None for
+    nothing. ``slot``: the rows of the edges in the call's edge data, None for all in order."""
+    pairs, module = call.pairs(edges, slot), call.weight.score_bias
+    bias = None if module is None else module_bias(pairs, module)
+    given = given_bias(pairs)
+    if given is not None:
+        bias = given if bias is None else bias + given
+    keep = call.keep(edges)
+    if keep is not None:
+        zero = torch.zeros((), device=keep.device) if bias is None else bias
+        bias = torch.where(keep, zero, -torch.inf)
+    if bias is None:
+        return None
+    bias = bias.to(dtype).transpose(-2, -1)
+    if bias.ndim > 2:
+        bias = bias.expand(*call.lead, *bias.shape[-2:])
+    return bias.reshape(-1, *bias.shape[-2:]).contiguous()
 
 
 def at_pairs(dense: Tensor, target: Tensor, source: Tensor) -> Tensor:

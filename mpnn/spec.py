@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mpnn.checks import compiling, transforms
+from mpnn.tiles.graphs import padded_pairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Spec:
     kv_heads: int = 0
     score_channels: int = 0  # per head, of queries and keys
     edges: int | None = None
+    padded: int = 0  # pairs of a graph's parts, each padded: as many as a dense batch of small graphs has
     relations: int = 1
     axes: int = 0
     border: str | None = None
@@ -99,6 +101,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         kv_heads=0 if groups else value.shape[-3],
         score_channels=call.nodes["query"].shape[-1] if "query" in call.nodes else 0,
         edges=None if call.explicit is None else call.explicit.count,
+        padded=_padded(call, weight),
         relations=rule.relations,
         axes=rule.axes,
         border=getattr(rule, "border", None),
@@ -128,6 +131,14 @@ def spec_of(call: Any, weight: Any) -> Spec:
         transforms=transforms(),
     )
     return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
+
+
+def _padded(call: Any, weight: Any) -> int:
+    """Pairs of the call's edges as a dense batch of small graphs; 0 where nobody asks, or where they cannot be read."""
+    edges = call.explicit
+    if edges is None or weight.normalise != "softmax" or compiling() or call.targets != call.sources:
+        return 0
+    return padded_pairs(edges, call.targets) if edges.count and not _wrapped(edges.source) else 0
 
 
 def _parts(rule: Any, spec: Spec) -> tuple[Spec, ...]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mpnn import use_kernels
-from mpnn.plan import NAMES
+from mpnn.plan import BY_NAME, NAMES
 
 
 def able(layer: Any, *arguments: Any, **given: Any) -> list[str]:
     """The kernels that can run this call of a layer, by its plan; the reference is always one of them."""
-    reasons = layer.plan(*arguments, **given).reasons
-    names = [name for name in NAMES if name not in reasons]
+    spec = layer.plan(*arguments, **given).spec
+    names = [name for name in NAMES if not BY_NAME[name].unsupported(spec)]
     assert "reference" in names
     return names
 

@@ -226,6 +226,7 @@ def test_the_bare_calls_are_the_layer(name: str) -> None:
 SMALL: dict[str, Callable[[], Case]] = {
     "W3": lambda: w03_spmm.make(graphs.Sample("small", graphs.uniform(40, 160), 40), 8),
     "W5a": lambda: w05a_attend.make(graphs.Sample("small", graphs.star(40, 160, cluster=10), 40)),
+    "W5a small graphs": lambda: w05a_attend.make(graphs.Sample("G6", *graphs.complete(5))),
     "W6": lambda: w06_attention.make(48, False),
     "W9": lambda: w06_attention.make(48, True),
     "W8": lambda: w08_grid_attention.make(2, 2, 9),
@@ -277,8 +278,9 @@ def test_entries_are_well_formed() -> None:
         (graphs.power_law(50, 300), 50),
         (graphs.star(60, 300, cluster=10), 60),
         graphs.molecules(5),
+        graphs.complete(5),
     ],
-    ids=["uniform", "power law", "star", "molecules"],
+    ids=["uniform", "power law", "star", "molecules", "complete"],
 )
 def test_graphs_are_sorted_and_without_loops(index: Tensor, nodes: int) -> None:
     source, target = index
@@ -292,6 +294,13 @@ def test_graphs_repeat_and_have_their_shape() -> None:
     assert torch.equal(graphs.power_law(500, 5000), graphs.power_law(500, 5000))
     hubs = torch.bincount(graphs.power_law(500, 5000)[1]).sort(descending=True).values
     assert hubs[0] > 10 * hubs[250]
+    index, nodes = graphs.complete(5)
+    sizes = torch.bincount(index[1]) + 1  # of each node's graph
+    assert (
+        nodes == graphs.molecules(5)[1]
+        and int((1 / sizes).sum().round()) == 5
+        and len(index.unique(dim=1)[0]) == int((sizes - 1).sum())
+    )
     hub = graphs.star(100, 400, cluster=10)
     assert int((hub[0] == 0).sum()) >= 99 and int((hub[1] == 0).sum()) >= 99
     assert graphs.star(100, 400, cluster=10).shape == (2, 400)

@@ -1,6 +1,20 @@
 """The kernels, best first: the first that gives no reason against a call runs it."""
 
-from mpnn.kernels import conv, edge_softmax, fft, flex, linear, merge, native, reference, sdpa, segment, spmm, tiles
+from mpnn.kernels import (
+    conv,
+    edge_softmax,
+    fft,
+    flex,
+    linear,
+    merge,
+    native,
+    padded,
+    reference,
+    sdpa,
+    segment,
+    spmm,
+    tiles,
+)
 from mpnn.kernels import triton_attention as triton
 from mpnn.kernels.base import Call, Kernel
 from mpnn.spec import Spec
@@ -14,6 +28,7 @@ KERNELS: tuple[Kernel, ...] = (
     tiles,
     merge,
     spmm,
+    padded,
     triton,
     native,
     edge_softmax,

@@ -15,7 +15,7 @@ from torch import Tensor
 from mpnn.cuda.lines import Lines
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
-from mpnn.scores import given_bias, module_bias
+from mpnn.scores import edge_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 
@@ -71,27 +71,7 @@ def run(call: Call, reference: Any) -> Tensor:
 def partial(call: Call) -> Rows:
     """The part of an attention that this call is."""
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
-    return Rows(csr, call.weight.scale, edge_bias(call, csr), call.entries)
-
-
-def edge_bias(call: Call, csr: Csr) -> Tensor | None:
-    """What is added to the scores, in the rows' order, -inf where a mask removes the edge: float32 (B or 1, heads or 1,
-    E); None for nothing."""
-    pairs, module = call.pairs(csr.edges, csr.order), call.weight.score_bias
-    bias = None if module is None else module_bias(pairs, module)
-    given = given_bias(pairs)
-    if given is not None:
-        bias = given if bias is None else bias + given
-    keep = call.keep(csr.edges)
-    if keep is not None:
-        zero = torch.zeros((), device=keep.device) if bias is None else bias
-        bias = torch.where(keep, zero, -torch.inf)
-    if bias is None:
-        return None
-    bias = bias.to(torch.float32).transpose(-2, -1)
-    if bias.ndim > 2:
-        bias = bias.expand(*call.lead, *bias.shape[-2:])
-    return bias.reshape(-1, *bias.shape[-2:]).contiguous()
+    return Rows(csr, call.weight.scale, edge_bias(call, csr.edges, csr.order, torch.float32), call.entries)
 
 
 class Rows:

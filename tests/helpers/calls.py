@@ -14,7 +14,7 @@ from helpers.cases import PLACES, RULES, Place, Rule
 from helpers.oracle_pairs import pairs_of
 from mpnn import MessagePassing, Tokens, use_kernels
 from mpnn.neighbours import AllTokens, Graph
-from mpnn.plan import NAMES, Plan
+from mpnn.plan import BY_NAME, NAMES, Plan
 
 
 @dataclasses.dataclass
@@ -58,8 +58,8 @@ class Trial:
 
     def able(self) -> list[str]:
         """The kernels that can run this call, besides the reference."""
-        refused = self.plan().reasons
-        return [name for name in NAMES if name not in refused and name != "reference"]
+        spec = self.plan().spec
+        return [name for name in NAMES if name != "reference" and not BY_NAME[name].unsupported(spec)]
 
     def mapped(self, change: Callable[[str, Tensor], Tensor]) -> Trial:
         """The same call with other tensors; what had a gradient is a leaf again."""

@@ -7,6 +7,8 @@ from typing import Any
 GPU = {"device": "cuda", "dtype": "bfloat16"}
 FLEX = GPU | {"channels": 128, "score_channels": 64}  # heads of 64 channels
 
+DENSE = {"edges": 100_000, "padded": 149_000}
+
 # (place, rule): the spec of that case, then with what is changed in it, the kernel that runs.
 TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     # Dense attention.
@@ -155,6 +157,24 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("Graph at call", "attention", {"score_bias": "edges", "score": True}, "edge_softmax"),
     ("Graph at call", "attention", {"compiling": True}, "reference"),
     ("Graph at call", "attention", {"transforms": ("jvp",)}, "reference"),
+    # Many small graphs: dense ones as a dense batch, others by their list.
+    ("Graph at call", "attention", DENSE, "padded"),
+    ("Graph at call", "attention", DENSE | {"dtype": "bfloat16", "grad": True}, "padded"),
+    ("Graph at call", "attention", DENSE | {"mask": True, "pair_mask": True, "score_bias": "edges"}, "padded"),
+    ("Graph at call", "attention", DENSE | {"transforms": ("vmap", "grad")}, "padded"),
+    ("Graph at call", "grouped queries", DENSE, "padded"),
+    ("Graph at call", "ALiBi", DENSE, "padded"),
+    ("Graph at call", "attention", DENSE | {"padded": 151_000}, "native"),
+    ("Graph at call", "attention", DENSE | {"padded": 0}, "native"),
+    ("Graph at call", "attention", DENSE | {"learned_bias": True, "score_bias": "edges"}, "native"),
+    ("Graph at call", "attention", DENSE | {"dropout": 0.1}, "edge_softmax"),
+    ("Graph at call", "attention", DENSE | {"score": True}, "edge_softmax"),
+    ("Graph at call", "attention", DENSE | {"compiling": True}, "reference"),
+    ("Graph at call", "attention", DENSE | {"transforms": ("jvp",)}, "reference"),
+    ("Graph at call", "attention", DENSE | GPU, "triton"),  # not measured there
+    ("Graph at call", "attention", DENSE | GPU | {"dtype": "float64"}, "edge_softmax"),
+    ("Graph at call", "TransformerConv", DENSE, "native"),
+    ("Graph of two sets", "attention", {"edges": 100_000, "padded": 0}, "native"),
     ("Graph at call", "TransformerConv", {}, "native"),
     ("Graph at call", "TransformerConv", {"dropout": 0.1, "grad": True}, "segment"),
     ("Graph of two sets", "attention", {}, "native"),

@@ -95,3 +95,18 @@ def test_repeats_with_deterministic_algorithms_are_equal_bits() -> None:
         assert torch.equal(layer(x, edge_index), layer(x, edge_index))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_small_graphs_as_a_dense_batch_on_the_gpu(dtype: torch.dtype) -> None:
+    """Written out in matrix products there, through the fused kernel on the CPU; parallel edges, nodes without any."""
+    index = torch.cat([torch.randint(0, 9, (2, 40)) + 10 * g for g in range(7)], 1)
+    inputs, grad = [torch.randn(2, 70, 8, dtype=dtype) for _ in range(3)], torch.randn(2, 70, 8, dtype=dtype)
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = [t.to(device).requires_grad_() for t in inputs]
+        y = attend(*leaves, Graph(index.to(device), 70), kernel="padded")
+        results.append([t.cpu() for t in (y, *torch.autograd.grad(y, leaves, grad.to(device)))])
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(theirs, ours, rtol=tolerance, atol=tolerance)

@@ -12,7 +12,7 @@ import torch
 from helpers.calls import trial
 from helpers.plan_rows import TABLE
 from mpnn import MessagePassing, attend, plan, use_kernels
-from mpnn.kernels import KERNELS, Spec, edge_softmax, native, segment, spmm, triton_attention
+from mpnn.kernels import KERNELS, Spec, edge_softmax, native, padded, segment, spmm, triton_attention
 from mpnn.neighbours import AllTokens, Full, Graph, Window
 from mpnn.plan import NAMES, choose
 from mpnn.weights import QKSoftmax, SharedKernel, Static
@@ -23,7 +23,7 @@ def everything_is_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The table of a machine with MKL, numba, torch_scatter and Triton; what was chosen is forgotten after."""
     for module in (spmm, edge_softmax):
         monkeypatch.setattr(module, "MKL", True)
-    for module in (native, segment, triton_attention):
+    for module in (native, padded, segment, triton_attention):
         monkeypatch.setattr(module, "INSTALLED", True)
     plan._choose.cache_clear()
     yield
@@ -72,6 +72,12 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan._choose.cache_clear()
     chosen, reasons = choose(spec_of("Graph at call", "attention", {}))
     assert chosen == "edge_softmax" and reasons["native"] == ["numba is not installed: pip install 'mpnn[native]'"]
+    many = {"edges": 100_000, "padded": 200_000}
+    assert choose(spec_of("Graph at call", "attention", many))[0] == "edge_softmax"
+    monkeypatch.setattr(padded, "INSTALLED", False)  # without native the dense batch is the faster one for longer
+    plan._choose.cache_clear()
+    assert choose(spec_of("Graph at call", "attention", many))[0] == "padded"
+    assert choose(spec_of("Graph at call", "attention", many | {"padded": 301_000}))[0] == "edge_softmax"
     for module, rule in ((spmm, "SharedKernel heads"), (edge_softmax, "attention")):
         monkeypatch.setattr(module, "MKL", False)
         plan._choose.cache_clear()
@@ -157,3 +163,16 @@ def test_names_are_unique_and_reasons_are_plain() -> None:
     spec = spec_of("AllTokens", "attention", {})
     assert all(isinstance(v, str | int | float | bool | tuple | None) for v in dataclasses.asdict(spec).values())
     assert hash(spec) == hash(dataclasses.replace(spec))
+
+
+def test_a_slower_kernel_runs_where_it_is_named() -> None:
+    spec = spec_of("Graph at call", "attention", {"edges": 100_000, "padded": 1_700_000})
+    chosen, reasons = choose(spec)
+    assert chosen == "native" and not padded.unsupported(spec)
+    (why,) = reasons["padded"]
+    assert "1,700,000 pairs as a dense batch, more than 1.5 for each of 100,000 edges, where native is faster" in why
+    assert choose(spec, ("padded",))[0] == choose(spec, ("native", "padded"))[0] == "padded"
+    assert choose(spec, ("native", "reference"))[1]["padded"] == reasons["padded"]
+    gpu = dataclasses.replace(spec, device="cuda", padded=100_000)
+    assert choose(gpu)[1]["padded"] == ["its speed on cuda is not measured; name it to have it"]
+    assert choose(gpu, ("padded",))[0] == "padded"
