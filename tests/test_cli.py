@@ -85,6 +85,26 @@ def test_help_lists_the_commands(capsys):
     assert code == 0 and all(name in out for name in cli.COMMANDS)
 
 
+def test_nothing_to_do_shows_the_help_and_is_a_mistake(capsys):
+    code, out, err = run(capsys)
+    assert code == 2 and not out and err.startswith("usage: mpnn") and all(name in err for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], []])
+def test_the_overview_does_not_wait_for_torch(words):
+    program = f"""
+import sys
+from mpnn.cli import main
+try:
+    main({words})
+except SystemExit:
+    pass
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+"""
+    root = os.path.dirname(os.path.dirname(cli.__file__))
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": root}, check=True)
+
+
 def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"mpnn {__version__}\n")
 
@@ -92,7 +112,6 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "compare,experiment,sweep,atlas,verify"),
         (("compere",), "did you mean compare?"),
         (("compare", "--stepz", "3"), "did you mean --steps?"),
         (("compare", "--steps", "many"), "--steps: expected a whole number, got 'many'"),

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from mpnn.data.batches import Batches, StepSampler
-from mpnn.data.dataset import Dataset
-from mpnn.data.errors import UsageError
-from mpnn.data.load import load
-from mpnn.data.sources import SOURCES
+from typing import TYPE_CHECKING
+
+from mpnn.lazy import lazy
+
+if TYPE_CHECKING:
+    from mpnn.data.batches import Batches, StepSampler
+    from mpnn.data.dataset import Dataset
+    from mpnn.data.errors import UsageError
+    from mpnn.data.load import load
+    from mpnn.data.sources import SOURCES
 
 __all__ = ["SOURCES", "Batches", "Dataset", "StepSampler", "UsageError", "load"]
+
+lazy(
+    __name__,
+    {
+        "SOURCES": "sources",
+        "Batches": "batches",
+        "Dataset": "dataset",
+        "StepSampler": "batches",
+        "UsageError": "errors",
+        "load": "load",
+    },
+)
