@@ -31,10 +31,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     import mpnn
 
     with pytest.raises(AttributeError, match="module 'mpnn' has no attribute 'atend'"):
-        mpnn.atend
+        str(mpnn.atend)
     assert set(mpnn.__all__) <= set(dir(mpnn)) and not hasattr(mpnn, "__wrapped__")
     with pytest.raises(ImportError, match="cannot import name 'Windo'"):
-        from mpnn import Windo
+        exec("from mpnn import Windo")
 
 
 def test_a_name_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -31,6 +32,9 @@ class Values(nn.Module):
 
 
 def _block(layer: MessagePassing, activation: type[nn.Module] | None, residual: bool) -> nn.Module:
+    if isinstance(activation, nn.Module):
+        kind = type(activation).__name__
+        raise TypeError(f"expected activation to be a class, of which each layer makes one, got a {kind}; pass {kind}")
     block = PlainBlock(layer, None if activation is None else activation())
     return Skip(block) if residual else block
 
@@ -116,6 +120,22 @@ def CNN(  # type: ignore[no-untyped-def]
     return Network(blocks, readout=Readout(width * cells if readout == "flatten" else width, classes, readout))
 
 
+def _made(weight: Callable[..., Weight], *widths: int) -> Weight:
+    """The weight of one layer, by the function that makes it of the layer's widths."""
+    one = len(widths) == 1
+    example = "lambda c: QKSoftmax(c, heads=4)" if one else "lambda before, after: SharedKernel(before, after)"
+    wanted = f"expected weight to be a function of a layer's width{'' if one else 's'}, as {example}"
+    if isinstance(weight, nn.Module) or not callable(weight):
+        raise TypeError(f"{wanted}, got {type(weight).__name__}(…), one weight; each layer makes its own")
+    try:
+        inspect.signature(weight).bind(*widths)
+    except TypeError as error:
+        raise TypeError(
+            f"{wanted}, got one that does not fit the call weight({', '.join(map(str, widths))}): {error}"
+        ) from None
+    return weight(*widths)
+
+
 def gcn(in_channels: int, out_channels: int) -> Weight:
     """GCN's weight: one matrix, symmetric degrees."""
     return SharedKernel(in_channels, out_channels, normalise="symmetric")
@@ -148,7 +168,7 @@ def GNN(
     rule = Graph(self_loops="add") if neighbours is None else neighbours
     blocks, width = [], in_channels
     for out in channels:
-        blocks.append(_block(MessagePassing(rule, weight(width, out)), activation, residual and width == out))
+        blocks.append(_block(MessagePassing(rule, _made(weight, width, out)), activation, residual and width == out))
         width = out
     return Network(blocks, position=position, readout=Readout(width, classes, readout))
 
@@ -189,7 +209,8 @@ def Transformer(
     make = (lambda c: QKSoftmax(c, heads, dropout=dropout)) if weight is None else weight
     wide = 4 * channels if hidden is None else hidden
     blocks = [
-        ResidualBlock(MessagePassing(rule, make(channels)), channels, wide, dropout=dropout) for _ in range(depth)
+        ResidualBlock(MessagePassing(rule, _made(make, channels)), channels, wide, dropout=dropout)
+        for _ in range(depth)
     ]
     return Network(
         blocks, tokens=tokens, embed=None if in_channels is None else nn.Linear(in_channels, channels),
