@@ -131,7 +131,7 @@ def verified(file: Path) -> str:
     """A row for each layer that can be loaded, from what `mpnn verify --out` wrote."""
     record = json.loads(file.read_text(encoding="utf-8"))
     lines = [
-        row(["layer", "sets of options", "value", "gradient", "time", "kernels"]),
+        row(["layer", "sets of options", "value", "gradient", "speed", "kernels"]),
         row(["---", *["---:"] * 4, "---"]),
     ]
     for layer in record["layers"]:

@@ -166,7 +166,8 @@ def _nearest(parser: Any, message: str) -> str:
     """The message, and the nearest known option or command if one was not known."""
     wrong = re.search(r"unrecognized arguments: (--?[\w-]+)|invalid choice: '([^']*)'|accept option '([^']*)'", message)
     if wrong is None:
-        return message
+        word = re.search(r"unrecognized arguments: [^-]", message)
+        return f"{message}; several values of an option are joined by commas, as a,b" if word else message
     known = [option for action in parser._actions for option in (*action.option_strings, *(action.choices or ()))]
     given = next(group for group in wrong.groups() if group)
     near = difflib.get_close_matches(given, known, n=1, cutoff=0.5)

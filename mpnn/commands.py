@@ -87,7 +87,7 @@ It ends with a table with 95 % t intervals over the seeds, heatmap.png, results.
         "check every layer of torch and PyG that can be loaded against its original",
         needs=("rich",),
         examples="""\
-  mpnn verify                                  all layers with their options: errors, the way back, time
+  mpnn verify                                  all layers with their options: errors, the way back, speed
   mpnn verify --layers Conv2d,GCNConv          some of them
   mpnn verify --out verify.json                and everything that was measured as a file""",
     ),

@@ -88,7 +88,7 @@ def test_the_report() -> None:
     was = net[0].training
     text = str(convert(net[:2], example=torch.ones(1, 2, 6)))
     assert text.splitlines() == [
-        "1 layers converted, 1 left as they were",
+        "1 layer converted, 1 left as it was",
         "  0  Conv1d  convolution  conv",
         "  1  ConvTranspose1d left: ConvTranspose1d: a transposed convolution is out of scope",
     ]
