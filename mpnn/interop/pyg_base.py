@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from mpnn.interop.bridge import Bridge, Refused, quietly
+from mpnn.interop.bridge import Bridge, Refused, Unlike, quietly
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
 
@@ -107,7 +107,7 @@ def parts(name: str, core: Any, weight: type[nn.Module]) -> tuple[Any, Any]:
         or not isinstance(core.neighbours, Graph)
         or type(core.weight) is not weight
     ):
-        raise Refused(f"{name} needs Graph × {weight.__name__}, got {type(core).__name__}")
+        raise Unlike(f"{name} needs Graph × {weight.__name__}")
     if core.neighbours.built:
         raise Refused(f"{name} takes its edges at the call, and this Graph was built with them")
     return core.neighbours, core.weight

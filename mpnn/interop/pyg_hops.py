@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Refused
+from mpnn.interop.bridge import Refused, Unlike
 from mpnn.interop.hops import Hops, ScaledLaplacian
 from mpnn.interop.loops import one_loop_each
 from mpnn.interop.pyg_base import Core, Pyg, biases, parts
@@ -29,7 +29,7 @@ def linears(layers: Any, bias: bool = False) -> list[nn.Linear]:
 def hops_of(name: str, core: Any, recurrence: tuple[float, float]) -> tuple[Hops, Any, Any]:
     """(hops, rule, weight of the step); refused where the core is another."""
     if not isinstance(core, Hops) or core.recurrence != recurrence:
-        raise Refused(f"{name} is Hops with recurrence={recurrence}, got {type(core).__name__}")
+        raise Unlike(f"{name} is Hops with recurrence={recurrence}")
     rule, weight = parts(name, core.step, SharedKernel)
     if not weight.fixed:
         raise Refused(f"{name}'s step has no parameter")
@@ -110,7 +110,7 @@ class Cheb(Pyg):
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         if not isinstance(core, ScaledLaplacian):
-            raise Refused(f"ChebConv steps by ScaledLaplacian, got {type(core).__name__}")
+            raise Unlike("ChebConv steps by ScaledLaplacian")
         hops, _, _ = hops_of(self.name, core.hops, (2.0, -1.0))
         linear: Any = hops.linears[0]
         layer = self.original(
