@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -76,6 +77,10 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
     bridge = find(layer)
     assert bridge is not None
     why = hidden(layer, bridge)
+    dtypes = {str(t.dtype).removeprefix("torch."): n for n, t in held(layer).items() if t.is_floating_point()}
+    if len(dtypes) > 1:
+        some = ", ".join(f"{name} of {dtype}" for dtype, name in dtypes.items())
+        why.append(f"expected parameters of one dtype, got {some}; cast the layer with .to(dtype)")
     if layer._forward_hooks or layer._forward_pre_hooks:
         why.append("it has forward hooks, as those of weight_norm, which would not run")
     if why:
@@ -90,6 +95,12 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
     core: Any = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
     views, own = bridge.tensors(layer, core), held(core)
     assert views.keys() == own.keys(), (type(layer).__name__, sorted(views.keys() ^ own.keys()))
+    for one, other in combinations(views, 2):
+        if views[one].data_ptr() == views[other].data_ptr() != 0:  # 0: of nothing, or without memory
+            raise Refused(
+                f"{type(layer).__name__}: expected parameters of their own, got one tensor for {one} and {other}, of "
+                "which training would make two; untie them, or convert(model), which keeps the layer's parameters"
+            )
     memory = {t.untyped_storage().data_ptr() for t in held(layer).values()}
     for name, view in views.items():
         parameter = isinstance(own[name], nn.Parameter)

@@ -79,6 +79,15 @@ def refused_rules(layer: Any, reduces: Sequence[str]) -> list[str]:
     return why
 
 
+def refused_cache(layer: Any, what: str) -> list[str]:
+    """Why a layer that goes on with what its first call was given is refused."""
+    why = [
+        f"cached=True): PyG goes on with the {what} of the first call, whatever comes later, and a core reads each "
+        "call's; set layer.cached = False (what edges are made into is remembered here without it)"
+    ]
+    return why if layer.cached else []
+
+
 def reduce_of(layer: Any) -> str:
     """The reduction of the core that a layer's aggregation is."""
     aggregation = type(layer.aggr_module).__name__

@@ -71,7 +71,7 @@ class Attention(Bridge):
         return {"batch_first": layer.batch_first}
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-        weight = getattr(core, "weight", None)
+        weight: Any = getattr(core, "weight", None)
         attends = isinstance(core, MessagePassing) and isinstance(weight, QKSoftmax)
         if not attends or not isinstance(core.neighbours, AllTokens):
             raise Unlike("nn.MultiheadAttention needs AllTokens × QKSoftmax")

@@ -205,6 +205,8 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: pyg.RGATConv(4, 5, 2), "RGATConv: .*two families in one weight"),
     (lambda: pyg.EdgeConv(nn.Linear(8, 5)), "EdgeConv: .*not linear in x_j"),
     (lambda: pyg.FiLMConv(4, 5), "FiLMConv: .*not linear in x_j"),
+    (lambda: pyg.GCNConv(4, 5, cached=True), r"GCNConv\(cached=True\): .*set layer.cached = False"),
+    (lambda: pyg.SGConv(4, 5, cached=True), r"SGConv\(cached=True\): .* x and edges of the first call"),
     (lambda: Doubled(4, 5), "Doubled has no configuration here; known are"),
 ]  # fmt: skip
 
