@@ -16,6 +16,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,14 @@ def with_outputs(text: str) -> str:
     session: dict[str, object] = {"__name__": "readme"}
 
     def run(block: re.Match[str]) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),  # where its pictures go
+        ):
             exec(compile(block[1], "README.md", "exec"), session)
-        shown = f"```text\n{out.getvalue()}```\n" if out.getvalue() else ""
+        printed = re.sub(r" +$", "", out.getvalue(), flags=re.MULTILINE)
+        shown = f"```text\n{printed}```\n" if printed else ""
         return f"```python\n{block[1]}```\n{shown}"
 
     return re.sub(r"^```python\n(.*?)^```\n(?:```text\n.*?^```\n)?", run, text, flags=re.MULTILINE | re.DOTALL)

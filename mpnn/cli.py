@@ -98,8 +98,7 @@ def _parser(arguments: Sequence[str]) -> Any:
     class Parser(jsonargparse.ArgumentParser):
         def error(self, message: str, ex: Exception | None = None) -> Any:
             parser = getattr(ex, "subcommand_parser", None) or self
-            program = parser.prog.replace(" [options]", "")
-            self.exit(MISTAKE, f"error: {_nearest(parser, message)}\nFor the options: {program} --help\n")
+            self.exit(MISTAKE, f"error: {_nearest(parser, message)}\nFor the options: {parser.prog} --help\n")
 
     from mpnn import __version__
 
@@ -114,11 +113,14 @@ def _parser(arguments: Sequence[str]) -> Any:
     commands = parser.add_subcommands(title="commands", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         examples = f"examples:\n{command.examples}" if command.examples else None
-        options = Parser(formatter_class=Formatter, description=f"{command.says}.".capitalize(), epilog=examples)
+        options = Parser(
+            formatter_class=Formatter, description=f"{command.says[0].upper()}{command.says[1:]}.", epilog=examples
+        )
         # Only the command that is called is imported, so that one that lacks a library leaves the others alone.
         if name in arguments:
             _add_options(options, _load(command.function))
         commands.add_subcommand(name, options, help=command.says)
+        options.prog = f"mpnn {name}"
     return parser
 
 

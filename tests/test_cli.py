@@ -72,7 +72,7 @@ def test_options_override_the_file(capsys, tmp_path):
 
 def test_help_describes_every_option_with_examples(capsys):
     code, out, _ = run(capsys, "compare", "--help")
-    assert code == 0 and "mpnn compare --published" in out
+    assert code == 0 and "mpnn compare --published" in out and out.startswith("usage: mpnn compare [")
     options = ("dataset", "models", "steps", "seeds", "budget", "shuffle-positions", "published", "kernel", "name")
     for option in (*options, "folder", "restart", "threads", "quiet", "config"):
         (line,) = [i for i, text in enumerate(out.splitlines()) if re.match(f"  --{option}[ ,]", text)]
