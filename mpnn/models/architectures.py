@@ -54,8 +54,8 @@ def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual
         >>> MLP((40, 100, 100, 10))(torch.ones(4, 40)).shape
         torch.Size([4, 10])
     """
-    if len(sizes) < 2:
-        raise ValueError(f"expected sizes of at least inputs and outputs, got {tuple(sizes)}")
+    if isinstance(sizes, int) or len(sizes) < 2:
+        raise ValueError(f"expected sizes to be a tuple, at least of inputs and outputs, got {sizes}; as (64, 100, 10)")
     last = len(sizes) - 2
     blocks = [
         _block(MessagePassing(Full(a, b), Static()), activation if i < last else None, residual and a == b and i < last)
@@ -77,14 +77,15 @@ def _each(name: str, value: Any, layers: int) -> list[Any]:
 
 
 def CNN(  # type: ignore[no-untyped-def]
-    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...], kernel_size=3, stride=1,
+    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...] | int, kernel_size=3, stride=1,
     padding="same",
     border: str = "zeros", activation: type[nn.Module] = nn.ReLU, readout: str = "mean", residual: bool = False,
 ) -> Network:  # fmt: skip
     """A convolutional network, ``Grid`` × ``SharedKernel``: every cell sees its window with one kernel.
 
     Args:
-        channels: a width per layer. size: the grid's shape; tokens are its cells in row-major order.
+        channels: a width per layer. size: the grid's shape, or an int for one axis; its cells, row by row, are the
+        tokens.
         kernel_size, stride, padding: one value, or one per layer. readout: a pool of :class:`Readout`.
         residual: a layer that keeps its shape adds its input.
 
@@ -104,7 +105,7 @@ def CNN(  # type: ignore[no-untyped-def]
         *(_each(n, v, layers) for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))),
         strict=True,
     )
-    blocks, width, grid = [], in_channels, tuple(size)
+    blocks, width, grid = [], in_channels, (size,) if isinstance(size, int) else tuple(size)
     for out, (k, s, p) in zip(channels, options, strict=True):
         rule = Grid(grid, k, stride=s, padding=p, border=border)
         target = rule.target_size(grid)

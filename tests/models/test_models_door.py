@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from mpnn import MessagePassing
+from mpnn import MessagePassing, capture_weights
 from mpnn.models import CNN, GNN, MLP, ResidualBlock, Transformer
 from mpnn.neighbours import AllTokens
+from mpnn.positions import ALiBi, Rotary
 from mpnn.weights import QKSoftmax, SharedKernel
 
 MADE, MADE_OF_TWO = (
@@ -31,6 +32,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "nothing made": (lambda: Transformer(1, 8, 1, 3, weight=lambda c: None), "expected weight to be a rule"),
     "activation of MLP": (lambda: MLP((2, 3, 1), activation=nn.ReLU()), "expected activation .* got a ReLU; pass ReLU"),
+    "a name as position": (lambda: Transformer(1, 8, 1, 3, position="sinusoidal"), "expected position .* got str"),
+    "rotary": (lambda: Transformer(1, 8, 1, 3, position=Rotary(2)), r"got Rotary, .* QKSoftmax\(.*position="),
+    "alibi": (lambda: Transformer(1, 8, 1, 3, position=ALiBi(4)), r"got a score bias, .* QKSoftmax\(.*score_bias="),
+    "captured": (lambda: capture_weights(torch.ones(2)).__enter__(), "expected model to be a module .* got Tensor"),
     "activation of CNN": (
         lambda: CNN(1, (4,), 2, size=(4, 4), activation=nn.ELU()), "expected activation .* got a ELU; pass ELU",
     ),
@@ -42,6 +47,12 @@ def test_refused(name: str) -> None:
     make, says = WRONG[name]
     with pytest.raises(TypeError, match=says):
         make()
+
+
+def test_sizes_are_a_tuple_and_a_line_has_one() -> None:
+    with pytest.raises(ValueError, match=r"expected sizes to be a tuple, .* got 4"):
+        MLP(4)
+    assert CNN(1, (4,), 2, size=8)(torch.ones(3, 8, 1)).shape == (3, 2)
 
 
 def test_a_mistake_inside_the_function_is_its_own() -> None:
