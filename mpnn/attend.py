@@ -53,17 +53,14 @@ def attend(  # type: ignore[no-untyped-def]
     """Attention over a neighbourhood: y_i = Σ_{j ∈ N(i)} softmax_j(scale · q_i·k_j + bias_ij) v_j.
 
     It trains on the CPU for every neighbourhood. Fewer key heads than query heads is grouped-query attention. Dropout
-    acts
-    as given, in training or not. A target without a source has output 0. ``causal`` aligns the ends of targets and
-    sources
-    (the flag of ``F.scaled_dot_product_attention`` aligns the starts).
+    acts as given, in training or not. A target without a source has output 0. ``causal`` aligns the ends of targets and
+    sources (the flag of ``F.scaled_dot_product_attention`` aligns the starts).
 
     Shapes:
-        q (..., heads, N, D), k (..., kv_heads, M, D), v (..., kv_heads, M, E) → (..., heads, N, E) · mask bool (...,
-        M) over
-        sources · pair_mask bool, broadcast to (..., heads, N, M), as SDPA's · batch int (N,) where N = M, or a pair
-        (sources, targets) · positions, coordinates: likewise · score_bias: floats broadcast to (..., heads, N, M), or
-        (E, heads) for a ``Graph``, or a module of ``mpnn.positions`` · ``score(scores, pairs)``: changes the scores
+        q (..., heads, N, D), k (..., kv_heads, M, D), v (..., kv_heads, M, E) → (..., heads, N, E) · mask bool (..., M)
+        over sources · pair_mask bool, broadcast to (..., heads, N, M), as SDPA's · batch int (N,) where N = M, or a
+        pair (sources, targets) · positions, coordinates: likewise · score_bias: floats broadcast to (..., heads, N, M),
+        or (E, heads) for a ``Graph``, or a module of ``mpnn.positions`` · ``score(scores, pairs)``: changes the scores
         (..., E, heads) after scale and bias.
 
     Raises:

@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = COMMANDS[parsed.subcommand]
         options = {name: value for name, value in vars(parsed[parsed.subcommand]).items() if name != "config"}
         _set_threads()
+        _set_workers(options)
         _call(command, options)
     except UsageError as mistake:
         print(f"error: {mistake}", file=sys.stderr)
@@ -84,6 +85,17 @@ def _set_threads() -> None:
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
+
+
+def _set_workers(options: dict[str, Any]) -> None:
+    """A worker for each core, unless the option says otherwise, or there is little to do.
+
+    From Python it is one: a program without `if __name__ == "__main__":` would be run again by each process it starts.
+    """
+    if "workers" in options and options["workers"] is None and not options.get("quick"):
+        from mpnn.experiments.about import cores
+
+        options["workers"] = cores()
 
 
 def _parser(arguments: Sequence[str]) -> Any:

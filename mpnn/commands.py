@@ -47,6 +47,7 @@ Each finished run is kept in runs/NAME at once. After Ctrl-C the same command go
   mpnn experiment heads                        minutes on two cores; ends with its verdict
   mpnn experiment heads --quick                seconds: does it work?
   mpnn experiment heads --seeds 10 --steps 2000
+  mpnn experiment heads --workers 1            one part after the other, and not as many at once as there are cores
 
 Each finished part is kept in runs/NAME at once. After Ctrl-C the same command goes on where it was.""",
     ),
@@ -56,7 +57,7 @@ Each finished part is kept in runs/NAME at once. After Ctrl-C the same command g
         show="mpnn.report.sweep_report:show_sweep",
         needs=("lightning", "rich", "matplotlib"),
         examples="""\
-  mpnn sweep --quick                           a first look, under a minute
+  mpnn sweep --quick                           a first look, under a minute, too short to rank
   mpnn sweep --neighbours "Window(2), AllTokens()" --weight "SharedKernel, QKSoftmax" \\
              --positions none,sinusoidal,rotary --dataset digits --seeds 2
   mpnn sweep --neighbours "Window(1), Window(2) | Global(1), Blocks(8)" --weight QKSoftmax
@@ -70,7 +71,8 @@ How to write rules: as in Python, with commas between. The names are those of th
                and grid_graph(grid), a graph of the data's grid whose edges have a direction
   weight       Static SharedKernel EdgeLearned QKSoftmax, options by name, widths from --channels;
                inside EdgeLearned( ): AdditiveScore (its default), AdditiveScoreV2, OffsetMLP
-  positions    none sinusoidal learned rotary alibi relative, or calls, as Learned(channels, tokens)
+  positions    none sinusoidal learned rotary alibi relative laplacian random-walk, or calls, as
+               Learned(channels, tokens); the last two code the cells of the data's grid as a graph's nodes
   numbers      grid and tokens are the data's; in weights and positions also channels and heads
 
 What the rules refuse (SharedKernel on AllTokens() without max_tokens has no number of distances) is listed with the

@@ -1,9 +1,9 @@
-"""Functions: how an ``autograd.Function`` is called at the least cost.
+"""Functions: how an ``autograd.Function`` and an ``nn.Linear`` are called at the least cost.
 
 A Function with ``setup_context`` and a vmap rule is what functional transforms need, but binding its signature costs
-tens
-of microseconds a call. Where no transform is active a twin in the older style, made from the same three methods, runs
-instead; where no gradient is wanted, the bare forward.
+tens of microseconds a call. Where no transform is active a twin in the older style, made from the same three methods,
+runs instead; where no gradient is wanted, the bare forward. A module's call takes as long as a small product; a plain
+``nn.Linear`` that nobody listens to is its product.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook as _heard_everywhere
 
 
 def twinned(function: type[Function]) -> type[Function]:
@@ -35,6 +37,25 @@ def apply(function: Any, *inputs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
         return function.twin.apply(*inputs)
     return function.forward(*inputs)
+
+
+def linear(layer: Any, x: Tensor) -> Tensor:
+    """``layer(x)``, by the product alone where the layer is an ``nn.Linear`` without hooks or a forward of its own."""
+    return layer(x) if torch.compiler.is_compiling() else eager_linear(layer, x)
+
+
+def eager_linear(layer: Any, x: Tensor) -> Tensor:
+    """:func:`linear` where nothing is traced."""
+    if type(layer) is not nn.Linear:
+        return layer(x)
+    own = layer.__dict__
+    heard = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
+    if heard or "forward" in own or layer._compiled_call_impl is not None or _heard_everywhere():
+        return layer(x)
+    parameters = own["_parameters"]
+    if "weight" not in parameters or "bias" not in parameters:  # lent or replaced: an attribute like any other
+        return layer(x)
+    return F.linear(x, parameters["weight"], parameters["bias"])
 
 
 def fold(x: Tensor, dim: int | None, size: int) -> Tensor:

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn import plan as plans
 from mpnn.binding import bind, fill, same_places
 from mpnn.checks import instance, one_of
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.plan import BY_NAME, NAMES, Plan, choose, explain, forced
-from mpnn.returned import listeners, notify, returned
+from mpnn.returned import listening, notify, returned
 from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
@@ -23,9 +24,10 @@ OTHERS = (
     "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight",
     "score_bias",
 )  # fmt: skip
-# the common call looks these up: a name costs less than a path of attributes
-_compiling, _transform = torch.compiler.is_compiling, torch._C._functorch.peek_interpreter_stack
-_grad, _autocast, _dual = torch.is_grad_enabled, torch.is_autocast_enabled, torch.autograd.forward_ad
+# The common call looks these up: a name costs less than a path of attributes. Other tracers than dynamo pass no plain
+# tensors.
+_traced, _transform = torch.compiler.is_dynamo_compiling, torch._C._functorch.peek_interpreter_stack
+_grad, _dual, _some_autocast = torch.is_grad_enabled, torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
 _KEPT = 16  # calls of the same kind that a layer remembers
 
 
@@ -91,8 +93,9 @@ class MessagePassing(nn.Module):
         key = self._key(x, edge_index, grid) if plain else None
         if key is not None:
             repeat = self._repeats.get(key)
-            if repeat is not None and repeat.edge_index() is edge_index:
-                return repeat.run(self, x)
+            if repeat is not None and (repeat.edge_index is None or repeat.edge_index() is edge_index):
+                shortcut = repeat.shortcut
+                return repeat.run(self, x) if shortcut is None else shortcut(x)
         edges = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_type": edge_type, "edge_weight": edge_weight}
         given = {
             "source": source, "mask": mask, "pair_mask": pair_mask, "positions": positions, "coordinates": coordinates,
@@ -103,7 +106,7 @@ class MessagePassing(nn.Module):
         y = self._run(call, name)
         if key is not None:
             self._remember(key, call, name, edge_index)
-        if listeners():
+        if listening:
             notify(self, name, call)
         return (y, returned(call)) if return_weights else y
 
@@ -141,7 +144,7 @@ class MessagePassing(nn.Module):
 
     def _key(self, x: Tensor, edge_index: Any, grid: tuple | None) -> tuple | None:
         """What a call of tokens alone depends on besides their values; None where calls are not remembered."""
-        if _compiling() or _transform() is not None or _dual._current_level >= 0 or listeners():
+        if listening or _dual._current_level >= 0 or _traced() or _transform() is not None:
             return None
         if edge_index is None:
             edges = None
@@ -149,12 +152,13 @@ class MessagePassing(nn.Module):
             edges = (id(edge_index), edge_index._version)
         else:
             return None
-        device, modules = x.device, self._modules
+        device, modules, kernel = x.device, self._modules, self.kernel
         rule: Any = modules["neighbours"]
         weight: Any = modules["weight"]
         return (
             x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _autocast(device.type), id(rule), rule.state(), id(weight), weight.revision, forced(self.kernel),
+            _some_autocast() and torch.is_autocast_enabled(device.type), id(rule), rule.state(), id(weight),
+            weight.revision, plans.allowed if kernel is None else kernel,
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
@@ -184,13 +188,11 @@ class _Repeat:
         self.call.tokens = (blank, blank if one_set else None)
         self.call.constants = call.constants | kept
         self.name, self.one_set = name, one_set
-        self.edge_index = (lambda: None) if edge_index is None else weakref.ref(edge_index)
+        self.edge_index = None if edge_index is None else weakref.ref(edge_index)
         shortcut = None if torch.is_autocast_enabled(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
         self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
 
     def run(self, layer: MessagePassing, x: Tensor) -> Tensor:
-        if self.shortcut is not None:
-            return self.shortcut(x)
         call = self.call.again()
         fill(call, x, x if self.one_set else None)
         return layer._run(call, self.name)

@@ -16,7 +16,9 @@ from mpnn.kernels import KERNELS, Kernel, Spec, merge
 NAMES = tuple(k.name for k in KERNELS)
 BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
 DENSE = ("linear", "conv", "fft", "sdpa", "flex", "tiles", "merge")  # kernels that list no edges
-_forced: tuple[str, ...] = ()  # a plain global, which torch.compile reads and guards on; a ContextVar it does not
+# What use_kernels allows, empty for all: a plain global, which torch.compile reads and guards on; a ContextVar it
+# does not.
+allowed: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,19 +96,19 @@ def use_kernels(*names: str, block: int | None = None) -> Iterator[None]:
     """
     for name in names:
         one_of("kernel", name, NAMES)
-    global _forced
-    before, held = _forced, limits.block
-    _forced = tuple(names)
+    global allowed
+    before, held = allowed, limits.block
+    allowed = tuple(names)
     limits.block = held if block is None else positive("block", block)
     try:
         yield
     finally:
-        _forced, limits.block = before, held
+        allowed, limits.block = before, held
 
 
 def forced(own: str | None) -> tuple[str, ...]:
     """The kernels allowed here: the layer's own, else those of :func:`use_kernels`; empty for all."""
-    return (own,) if own is not None else _forced
+    return (own,) if own is not None else allowed
 
 
 def choose(spec: Spec, allowed: tuple[str, ...] = ()) -> tuple[str, dict[str, list[str]]]:

@@ -1,8 +1,7 @@
 """Recompute: a piece of a forward whose intermediate tensors are made again in its backward.
 
 ``torch.utils.checkpoint`` does not work inside functional transforms and under double backward with them; a Function
-that
-recomputes by ``torch.func.vjp`` does.
+that recomputes by ``torch.func.vjp`` does.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from mpnn.checks import instance, wide
 from mpnn.kernels import Call
 from mpnn.kernels.reference import edge_weights
 
-_listening: list[Callable[[nn.Module, str, Call], None]] = []
+listening: list[Callable[[nn.Module, str, Call], None]] = []
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -98,24 +98,19 @@ def _of_all_pairs(call: Call) -> Tensor:
     return weight.masked_fill(~(kept & some), 0).flatten(-2).transpose(-2, -1)
 
 
-def listeners() -> bool:
-    """Whether anyone listens to the calls of layers."""
-    return bool(_listening)
-
-
 def notify(layer: nn.Module, kernel: str, call: Call) -> None:
     """Tell all listeners of a call."""
-    for listener in _listening:
+    for listener in listening:
         listener(layer, kernel, call)
 
 
 @contextmanager
 def _listen(listener: Callable[[nn.Module, str, Call], None]) -> Iterator[None]:
-    _listening.append(listener)
+    listening.append(listener)
     try:
         yield
     finally:
-        _listening.remove(listener)
+        listening.remove(listener)
 
 
 def _names(model: nn.Module) -> dict[int, str]:

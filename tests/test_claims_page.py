@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,24 @@ def test_the_committed_verdict_is_the_one_that_the_records_give(file):
 
 def test_there_are_results():
     assert FOLDERS
+
+
+def test_finished_runs_of_the_default_size_are_taken(tmp_path, capsys):
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    for name in ("heads", "cost"):
+        shutil.copytree(ROOT / "results" / "claims" / name, runs / name)
+    file = runs / "cost" / "results.json"
+    file.write_text(file.read_text(encoding="utf-8").replace('"seeds": 3', '"seeds": 2'), encoding="utf-8")
+    (runs / "heads" / "results.csv").touch()
+    assert program().take(runs, kept) == ["heads"]
+    assert {path.name for path in (kept / "heads").iterdir()} == {"results.json", "picture.png"}
+    assert "cost: not taken" in capsys.readouterr().err and not (kept / "cost").exists()
+
+
+def test_a_run_that_no_clock_saw_whole_says_the_time_of_the_processor(tmp_path):
+    heads = Outcome.read(ROOT / "results" / "claims" / "heads")
+    seen = {"workers": 2, "wall_seconds": 31.4, "parts_run": heads.parts}
+    text = program().section(dataclasses.replace(heads, about={**heads.about, **seen}))
+    assert f"31 s with 2 workers, {heads.cpu:.0f} s of one core in all" in text
+    seen["parts_run"] -= 1
+    assert "2 workers" not in program().section(dataclasses.replace(heads, about={**heads.about, **seen}))

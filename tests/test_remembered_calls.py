@@ -14,9 +14,9 @@ from torch import nn
 from helpers.calls import Trial, product, trial
 from helpers.compare import agree, run
 from mpnn import MessagePassing
-from mpnn.neighbours import Graph, Grid
+from mpnn.neighbours import Full, Graph, Grid
 from mpnn.positions import ALiBi, Rotary
-from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel
+from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel, Static
 
 CHANGES: dict[str, Callable[[Trial], Trial]] = {}
 
@@ -162,3 +162,29 @@ def test_another_grid_of_as_many_tokens() -> None:
     for one, two, three in zip(first, again, fresh, strict=True):
         assert torch.equal(one, three) and torch.equal(two, three)
     assert not torch.allclose(first[0], first[1])
+
+
+@pytest.mark.parametrize("change", ["data", "turned", "in place", "replaced", "training between"])
+def test_a_dense_layer_without_gradients_sees_its_weight_as_it_is(change: str) -> None:
+    """The view of the weight is kept from call to call where no gradient is wanted."""
+    layer, x = MessagePassing(Full(4, 4), Static()), torch.randn(3, 4, 1)
+    rule = layer.weight
+    with torch.no_grad():
+        layer(x), layer(x)
+        if change == "data":
+            rule.weight.data = torch.randn_like(rule.weight)
+        elif change == "turned":
+            rule.weight.data = rule.weight.data.transpose(0, 2)
+        elif change == "in place":
+            rule.weight.mul_(2)
+        elif change == "replaced":
+            rule.weight = torch.nn.Parameter(torch.randn_like(rule.weight))
+    if change == "training between":
+        (layer(x).square().sum() + rule.bias.sum()).backward()
+        with torch.no_grad():
+            for p in rule.parameters():
+                p -= 0.1 * p.grad
+    with torch.no_grad():
+        expected = torch.einsum("tosi,bsi->bto", rule.weight, x) + rule.bias
+        torch.testing.assert_close(layer(x), expected)
+        torch.testing.assert_close(layer(x), expected)

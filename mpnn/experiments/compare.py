@@ -115,10 +115,15 @@ def _run(
     try:
         with Progress(job.steps * job.seeds * len(job.models), show=show) as bars:
             # Seed by seed, so that a run that is stopped has seen every model.
-            for seed, model in itertools.product(range(job.seeds), job.models):
+            runs = list(itertools.product(range(job.seeds), job.models))
+            finished = sum(store.finished(f"{model}-{seed}") is not None for seed, model in runs)
+            if finished:
+                bars.say(f"{finished} of {len(runs)} runs are read from {store.path}")
+            for seed, model in runs:
                 key = f"{model}-{seed}"
-                record = store.finished(key)
+                record, how = store.finished(key), "  read"
                 if record is None:
+                    how = ""
                     record = _train(job, data, model, seed, recipes[model], store, bars)
                     record["cost"] = asdict(costs[model])
                     store.finish(key, record)
@@ -127,7 +132,7 @@ def _run(
                     bars.skip(job.steps)
                 records[model].append(record)
                 run = record["run"]
-                bars.say(f"{model:<12} seed {seed}  test accuracy {run['accuracy']:6.1%}  {run['seconds']:6.1f} s")
+                bars.say(f"{model:<12} seed {seed}  test accuracy {run['accuracy']:6.1%}  {run['seconds']:6.1f} s{how}")
     except KeyboardInterrupt:
         raise Interrupted(_result(job, data, recipes, store, records)) from None
     return _result(job, data, recipes, store, records)

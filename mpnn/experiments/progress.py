@@ -33,17 +33,20 @@ class Progress:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
+        from rich.table import Column
 
         self.console = Console(stderr=True, quiet=not show)
+        # What has no room is the name, which is cut; on a wide terminal the bar stays where it is.
+        named = Column(ratio=1, no_wrap=True, overflow="ellipsis", max_width=60)
         self.bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("{task.description}", table_column=named, markup=False),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("steps"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
+            expand=True,
             transient=True,
             # A file or a pipe gets the lines of the finished runs and no bar.
             disable=not self.console.is_terminal,
@@ -67,14 +70,17 @@ class Progress:
             nonlocal shown
             if (now := time.monotonic()) - shown > 0.1:
                 shown = now
-                seen = "" if accuracy is None else f"  {accuracy:.1%}"
-                self.bars.update(self.task, completed=self.done + step, description=f"{label}{seen}")
+                self.show(step, label if accuracy is None else f"{accuracy:.1%} {label}")
 
         yield advance
         self.skip(steps)
 
+    def show(self, steps: int, label: str) -> None:
+        """How far the runs are that are not finished: the sum of their steps, and their names."""
+        self.bars.update(self.task, completed=self.done + steps, **({"description": label} if label else {}))
+
     def skip(self, steps: int) -> None:
-        """Count steps that need not be done."""
+        """Count the steps of a finished run, or of one that need not be done."""
         self.done += steps
         self.bars.update(self.task, completed=self.done)
 

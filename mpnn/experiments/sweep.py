@@ -20,7 +20,7 @@ from mpnn.experiments.progress import Progress, waiting
 from mpnn.experiments.recipe import Recipe, within
 from mpnn.experiments.result import Trained
 from mpnn.experiments.sweep_job import SweepJob
-from mpnn.experiments.sweep_result import Cell, Place, Refused, Sweep
+from mpnn.experiments.sweep_result import YOUNG, Cell, Place, Refused, Sweep
 from mpnn.experiments.sweep_rules import build
 from mpnn.training import Curve, Settings, fit, seeded
 
@@ -43,10 +43,13 @@ def sweep(
     neighbours: Annotated[str | Sequence[str], "who sends: rules with commas between"] = (
         "Window(2)",
         "Grid(grid, 3)",
-        "AllTokens()",
+        "AllTokens(max_tokens=tokens)",
     ),
     weight: Annotated[str | Sequence[str], "how much: weights, with options by name"] = ("SharedKernel", "QKSoftmax"),
-    positions: Annotated[str | Sequence[str], "codes: none, sinusoidal, learned, rotary, alibi, relative, or calls"] = (
+    positions: Annotated[
+        str | Sequence[str],
+        "codes: none, sinusoidal, learned, rotary, alibi, relative, laplacian, random-walk, or calls",
+    ] = (
         "none",
         "sinusoidal",
     ),
@@ -56,7 +59,7 @@ def sweep(
     depth: Annotated[int, "blocks, one after the other"] = 2,
     heads: Annotated[int, "heads of the weights that have them"] = 4,
     budget: Annotated[int | None, "widen or narrow each cell to at most this many parameters"] = None,
-    quick: Annotated[bool, "a first look: one seed, 100 steps"] = False,
+    quick: Annotated[bool, "a first look, too short to rank: one seed, 100 steps"] = False,
     name: Annotated[str | None, "the run's name; a run of that name goes on (default: made of the options)"] = None,
     folder: Annotated[str | Path, "where the runs are kept"] = "runs",
     restart: Annotated[bool, "throw away what a run of that name has finished"] = False,
@@ -81,10 +84,10 @@ def sweep(
     job = SweepJob(
         neighbours=tuple(split(neighbours, "neighbours")),
         weight=tuple(split(weight, "weight")),
-        positions=tuple(split(positions, "positions")),
+        positions=tuple(split(_dashed(positions), "positions")),
         dataset=tuple(dict.fromkeys(one.strip() for one in names)),
         seeds=seeds if seeds is not None else (1 if quick else 2),
-        steps=steps if steps is not None else (100 if quick else 500),
+        steps=steps if steps is not None else (YOUNG if quick else 500),
         channels=channels,
         depth=depth,
         heads=heads,
@@ -106,6 +109,13 @@ def sweep(
         return _run(job, data, tried, RunFolder(Path(folder) / name, job.config(), restart=restart), show=not quiet)
     finally:
         torch.set_num_threads(before)
+
+
+def _dashed(positions: str | Sequence[str]) -> list[str]:
+    """`random-walk`, which in an expression would be a difference, as the name that it has there."""
+    return [
+        one.replace("random-walk", "random_walk") for one in ([positions] if isinstance(positions, str) else positions)
+    ]
 
 
 def _recipe(job: SweepJob, place: Place) -> Recipe:
@@ -145,11 +155,17 @@ def _run(
         with Progress(job.steps * job.seeds * len(allowed), show=show) as bars:
             for one in refused:
                 bars.say(escape(f"refused  {one.place}: {one.reason}"))
+            finished = sum(
+                store.finished(f"{one[0]}-{seed}") is not None for one in allowed for seed in range(job.seeds)
+            )
+            if finished:
+                bars.say(f"{finished} of {len(allowed) * job.seeds} runs are read from {store.path}")
             # Seed by seed, so that a sweep that is stopped has seen every cell.
             for seed in range(job.seeds):
                 for number, place, found, price in allowed:
-                    record = store.finished(f"{number}-{seed}")
+                    record, how = store.finished(f"{number}-{seed}"), "  read"
                     if record is None:
+                        how = ""
                         record = {
                             "place": asdict(place),
                             "recipe": found.as_dict(),
@@ -163,7 +179,7 @@ def _run(
                         bars.skip(job.steps)
                     records[number].append(record)
                     run = record["run"]
-                    bars.say(escape(f"seed {seed}  {run['accuracy']:6.1%}  {run['seconds']:5.1f} s  {place}"))
+                    bars.say(escape(f"seed {seed}  {run['accuracy']:6.1%}  {run['seconds']:5.1f} s{how}  {place}"))
     except KeyboardInterrupt:
         raise Stopped(_result(job, data, allowed, refused, store, records)) from None
     return _result(job, data, allowed, refused, store, records)

@@ -16,6 +16,7 @@ from mpnn.experiments.result import Trained
 from mpnn.training import Curve
 
 AXES = ("dataset", "neighbours", "weight", "position")
+YOUNG = 100  # steps of a first look, after which every network is still learning
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ class Sweep:
     cells: list[Cell]
     refused: list[Refused]
     complete: bool
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its accuracies can be ranked: not from one seed, and not while all are still learning."""
+        return self.config["seeds"] > 1 and self.config["steps"] > YOUNG
 
     def as_dict(self) -> dict[str, Any]:
         cells = []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from mpnn.data import Dataset
@@ -12,7 +14,18 @@ from mpnn.experiments.expressions import evaluate
 from mpnn.experiments.recipes import grid_graph
 from mpnn.models import Transformer
 from mpnn.neighbours import KNN, AllTokens, Blocks, Full, Global, Graph, Grid, Neighbours, Radius, Random, Window
-from mpnn.positions import ALiBi, Learned, PositionCode, RelativeBias, Rotary, ScoreBias, Sinusoidal
+from mpnn.positions import (
+    ALiBi,
+    GraphCode,
+    LaplacianEigenvectors,
+    Learned,
+    PositionCode,
+    RandomWalk,
+    RelativeBias,
+    Rotary,
+    ScoreBias,
+    Sinusoidal,
+)
 from mpnn.tokens import Tokens
 from mpnn.tokens.places import grid_positions
 from mpnn.weights import AdditiveScore, AdditiveScoreV2, EdgeLearned, OffsetMLP, QKSoftmax, SharedKernel, Static, Weight
@@ -22,13 +35,16 @@ NUMBERS = ("grid", "tokens", "channels", "heads")  # of the data set and of the 
 NEIGHBOURS: dict[str, Any] = {one.__name__: one for one in CLASSES} | {"grid_graph": grid_graph}
 NETWORKS: dict[str, Any] = {one.__name__: one for one in (AdditiveScore, AdditiveScoreV2, OffsetMLP)}
 WEIGHTS: dict[str, Any] = {one.__name__: one for one in (Static, SharedKernel, EdgeLearned, QKSoftmax)} | NETWORKS
-POSITIONS: dict[str, Any] = {one.__name__: one for one in (Sinusoidal, Learned, Rotary, ALiBi, RelativeBias)} | {
+CODES = (Sinusoidal, Learned, Rotary, ALiBi, RelativeBias, LaplacianEigenvectors, RandomWalk)
+POSITIONS: dict[str, Any] = {one.__name__: one for one in CODES} | {
     "none": None,
     "sinusoidal": "Sinusoidal(channels)",
     "learned": "Learned(channels, tokens)",
     "rotary": "Rotary(channels // heads)",
     "alibi": "ALiBi(heads)",
     "relative": "RelativeBias(heads)",
+    "laplacian": "LaplacianEigenvectors(channels, 8)",
+    "random_walk": "RandomWalk(channels, 8)",
 }
 
 
@@ -105,13 +121,26 @@ class Placed(nn.Module):
         return Tokens(x, positions=grid_positions(self.grid, x.device), grid=self.grid)
 
 
+class OfGrid(nn.Module):
+    """A code of a graph's nodes on the graph of a data set's cells, whoever hears whom: x → x + code."""
+
+    def __init__(self, code: GraphCode, grid: tuple[int, ...]) -> None:
+        super().__init__()
+        self.code = code
+        edges = grid_graph(grid).edges(math.prod(grid), math.prod(grid))
+        self.register_buffer("edge_index", torch.stack([edges.source, edges.target]), persistent=False)
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        return self.code(x, self.edge_index)
+
+
 def build(
     neighbours: str, weight: str, position: str, data: Dataset, channels: int, depth: int, heads: int
 ) -> nn.Module:
     """A Transformer of these rules: embedding, `depth` blocks of the layer and a channel MLP, mean, classes.
 
-    A code of tokens is added after the embedding; `Rotary` turns queries and keys, and a score bias is added to the
-    scores, so that both need `QKSoftmax`.
+    A code of tokens is added after the embedding, and so is one of a graph's nodes, for the graph of the data's grid;
+    `Rotary` turns queries and keys, and a score bias is added to the scores, so that both need `QKSoftmax`.
 
     Raises:
         TypeError, ValueError: of the rules, where they do not fit each other.
@@ -120,7 +149,9 @@ def build(
     rule = neighbours_of(neighbours, data)
     code = position_of(position, values)
     makers = weight_makers(channels, heads, rule.axes)
-    added = code if isinstance(code, PositionCode) else None
+    added: nn.Module | None = code if isinstance(code, PositionCode) else None
+    if isinstance(code, GraphCode):
+        added = OfGrid(code, data.grid)
     name = "score_bias" if isinstance(code, ScoreBias) else "position"
 
     def make(_: int) -> Weight:

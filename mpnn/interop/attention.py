@@ -12,7 +12,7 @@ from mpnn.attend import bind_attention, run_attention
 from mpnn.checks import instance
 from mpnn.neighbours import AllTokens, Graph, Grid, Neighbours
 from mpnn.neighbours.expression import Union
-from mpnn.returned import EdgeWeights, listeners, notify, returned
+from mpnn.returned import EdgeWeights, listening, notify, returned
 
 
 class Attention(nn.Module):
@@ -90,7 +90,7 @@ def heard(
     """``attend``, of which listeners hear as a call of ``layer``; with the weights where they are wanted."""
     call, name = bind_attention(q, k, v, rule, **given)
     y = run_attention(call, name)
-    if listeners():
+    if listening:
         notify(layer, name, call)
     return y, returned(call) if weights else None
 

@@ -51,8 +51,13 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     rule = call.weight
     if rule.root is not None or rule.output is not None or rule.value is not None:
         return None
-    convolve = _prepared(call)
-    return lambda x: convolve(x, rule.bias)
+    convolve, own, biased = _prepared(call), rule._parameters.get, rule.bias is not None
+
+    def run(x: Tensor) -> Tensor:
+        bias = own("bias") if biased else None  # a look-up costs less than an attribute
+        return convolve(x, rule.bias if biased and bias is None else bias)
+
+    return run
 
 
 def _prepared(call: Call) -> Callable[[Tensor, Tensor | None], Tensor]:
@@ -70,13 +75,18 @@ def _prepared(call: Call) -> Callable[[Tensor, Tensor | None], Tensor]:
     convolution: Any = F.conv3d if len(size) == 3 else F.conv2d
     channels_first, channels_last = (0, len(size) + 1, *range(1, len(size) + 1)), (0, *range(2, len(size) + 2), 1)
     shape, out = (call.entries, *size, rule.before), (*call.lead, call.targets, rule.after)
+    own, groups, border = rule._parameters.get, rule.groups, grid.border
 
     def convolve(tokens: Tensor, bias: Tensor | None) -> Tensor:
         x = tokens.reshape(shape).permute(channels_first)
         if not plain:
-            x = F.pad(x, ahead) if grid.border == "zeros" else _pad(x, pads, grid.border)
-        weight = rule.weight.unsqueeze(2) if flat else rule.weight
-        return convolution(x, weight, bias, stride, padding, dilation, rule.groups).permute(channels_last).reshape(out)
+            x = F.pad(x, ahead) if border == "zeros" else _pad(x, pads, border)
+        weight = own("weight")
+        if weight is None:  # parametrised, no parameter of its own
+            weight = rule.weight
+        if flat:
+            weight = weight.unsqueeze(2)
+        return convolution(x, weight, bias, stride, padding, dilation, groups).permute(channels_last).reshape(out)
 
     return convolve
 

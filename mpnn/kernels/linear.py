@@ -95,20 +95,35 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None if rule.value is not None else lambda x: F.linear(x, rule.matrices()[0], rule.bias)
     shape = (*call.lead, call.targets, rule.after)
     rows, columns = call.targets * rule.after, call.sources * rule.before
-    flat, targets = (*call.lead, columns), call.targets
-    whole = rule.bias is not None and rule.bias.ndim > 1  # one bias for each target and channel
-
-    biased, own = rule.bias is not None, rule._parameters.get  # a parametrised weight is no parameter of its own
+    flat, targets, biased = (*call.lead, columns), call.targets, rule.bias is not None
+    whole = biased and rule.bias.ndim > 1  # one bias for each target and channel
+    own, matrix, row = rule._parameters.get, _view(rows, columns), _view(rows)
 
     def run(x: Tensor) -> Tensor:
-        weight, bias = own("weight"), own("bias")
-        if weight is None:
+        weight, bias = own("weight"), own("bias")  # a look-up costs less than an attribute
+        if weight is None:  # parametrised, no parameter of its own
             weight = rule.weight
         if biased:
             bias = rule.bias if bias is None else bias
-            bias = bias.view(rows) if whole else bias.repeat(targets)
-        return F.linear(x.view(flat) if x.is_contiguous() else x.reshape(flat), weight.view(rows, columns), bias).view(
-            shape
-        )
+            bias = row(bias) if whole else bias.repeat(targets)
+        x = x.view(flat) if x.is_contiguous() else x.reshape(flat)
+        return F.linear(x, matrix(weight), bias).view(shape)
 
     return run
+
+
+def _view(*shape: int) -> Callable[[Tensor], Tensor]:
+    """``tensor.view(shape)``; where no gradient is wanted, the same view again while the tensor lies where it lay."""
+    last: list[Any] = [None, None, None]
+
+    def view(tensor: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return tensor.view(shape)
+        before, lay, seen = last
+        lies = tensor.data_ptr(), tensor.stride()  # .data may have been set
+        if tensor is not before or lies != lay:
+            seen = tensor.view(shape)
+            last[:] = tensor, lies, seen
+        return seen
+
+    return view

@@ -1,8 +1,7 @@
 """The reference kernel: gather, weigh, reduce, straight from ``edges()`` and ``per_edge()``. It is the definition.
 
 It runs every pair of rules in blocks of targets. One block is plain torch operations, so that every transform applies.
-Of
-several blocks each is recomputed in the backward, so that memory stays that of one block.
+Of several blocks each is recomputed in the backward, so that memory stays that of one block.
 """
 
 from __future__ import annotations

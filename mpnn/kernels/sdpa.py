@@ -1,10 +1,8 @@
 """sdpa: attention over all tokens through torch's fused kernels.
 
 FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are
-4-D,
-since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs none,
-since
-no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
+4-D, since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs
+none, since no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
 
 The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the
 reference.
@@ -20,7 +18,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from mpnn.functions import fold, unfold
+from mpnn.functions import eager_linear, fold, unfold
 from mpnn.kernels.base import Call, no_fused_products
 from mpnn.memo import derived
 from mpnn.partial import by_reference, four, per_entry, pull
@@ -28,6 +26,7 @@ from mpnn.spec import Spec
 
 name = "sdpa"
 _FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
+_grad, _keeps = torch.is_grad_enabled, torch._C._autograd._get_current_graph_task_keep_graph
 KEPT = 1 << 22  # entries of a score bias that may be kept for a backward
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
 ENTRIES = 65_535  # batch entries of one launch: torch's fused kernels fail beyond (pytorch/pytorch#142228, #146704)
@@ -88,20 +87,21 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     layers, scale, biased = rule._modules, rule.scale, rule.bias is not None  # a look-up costs less than an attribute
 
     def run(x: Tensor) -> Tensor:
-        q = layers["query"](x).view(heads).transpose(1, 2)
-        k, v = layers["key"](x).view(fewer).transpose(1, 2), layers["value"](x).view(fewer).transpose(1, 2)
-        if not (torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)):
+        q = eager_linear(layers["query"], x).view(heads).transpose(1, 2)
+        k = eager_linear(layers["key"], x).view(fewer).transpose(1, 2)
+        v = eager_linear(layers["value"], x).view(fewer).transpose(1, 2)
+        if not (_grad() and (q.requires_grad or k.requires_grad or v.requires_grad)):
             y = fused(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         elif flash and not many:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
             node = y.grad_fn
-            if node is not None and node.name() == _FLASH:  # torch's written-out path has every derivative
+            if type(node).__name__ == _FLASH:  # torch's written-out path has every derivative
                 _differentiable_twice(node, again, [q, k, v])
         else:
             y = _Fused.apply(attention, again, q, k, v)
         y = y.transpose(1, 2).reshape(inner)
         output = layers.get("output")
-        y = y if output is None else output(y)
+        y = y if output is None else eager_linear(output, y)
         return y + rule.bias if biased else y
 
     return run
@@ -243,7 +243,7 @@ class _Fused(Function):
         if torch.is_grad_enabled():
             return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
         out, inner = ctx.inner
-        keep = torch._C._autograd._get_current_graph_task_keep_graph()
+        keep = _keeps()
         grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
         if not keep:
             ctx.inner = None
@@ -255,10 +255,10 @@ def _differentiable_twice(node: Any, again: Any, held: list[Tensor]) -> None:
     with gradients enabled, its results are replaced by the reference's. A hook costs less than a Function."""
 
     def replace(found: tuple, grads: tuple) -> tuple | None:
-        if torch.is_grad_enabled():
+        if _grad():
             needed = tuple(g is not None for g in found[:3])
             return (*pull(again, tuple(held), needed, grads[0]), *found[3:])
-        if not torch._C._autograd._get_current_graph_task_keep_graph():
+        if not _keeps():
             held.clear()  # as autograd frees what it saved
         return None
 

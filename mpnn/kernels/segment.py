@@ -1,8 +1,7 @@
 """segment: gather, weigh, and reduce with torch_scatter over compressed rows.
 
 Messages are written once per edge, then summed row by row without atomics. It serves what no product does: a maximum,
-and a
-matrix or a score per edge that a network makes.
+and a matrix or a score per edge that a network makes.
 """
 
 from __future__ import annotations

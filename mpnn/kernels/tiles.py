@@ -88,7 +88,7 @@ class FusedTiles:
         d_q = q.new_zeros(len(q) + 1, *q.shape[1:])
         d_k, d_v = (x.new_zeros(x.shape, dtype=wide(x.dtype)) for x in (k, v))
         for entry, own in self._entries(query):
-            for group, tiles, mask, _ in self._chunks(query, entry):
+            for group, tiles, mask, _ in self._chunks(query, entry, backward=True):
                 at, seen = group.targets, group.sources
                 sides = at.take(g[:, own], tiles), at.take(q[:, own], tiles), seen.take(k[:, own], tiles)
                 outs = (
@@ -114,7 +114,9 @@ class FusedTiles:
         else:
             yield None, slice(0, entries * heads)
 
-    def _chunks(self, query: Tensor, entry: int | None) -> Iterator[tuple[Group, slice, Tensor | None, Tensor | None]]:
+    def _chunks(
+        self, query: Tensor, entry: int | None, backward: bool = False
+    ) -> Iterator[tuple[Group, slice, Tensor | None, Tensor | None]]:
         """Some tiles at a time, with what is added to their scores and which of their targets have a source."""
         entries, heads, _, width = query.shape
         count = entries if entry is None else 1
@@ -122,8 +124,10 @@ class FusedTiles:
             _, targets, sources = group.shape
             several = group.masks is not None and len(group.masks) > 1
             masks = targets * sources * (count * heads if self.dense or (self.masked and count > 1) else 1)
-            # copies count eightfold: small ones stay in the cache, and in memory that the allocator uses again
-            copied = 16 * sources * count * heads * width if group.sources.first is None else 0
+            # keys and values that are copied, and what the backward makes of them, count eightfold and fourfold: small
+            # ones stay in the cache, and in memory that the allocator uses again
+            times = 16 if group.sources.first is None else 8 if backward else 0
+            copied = times * sources * count * heads * width
             for tiles in group.chunks((masks if self.masked or several else 0) + copied):
                 yield group, tiles, *added(self.call, group, tiles, entries, entry, heads, query.dtype)
 

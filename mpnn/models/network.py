@@ -81,8 +81,8 @@ class Network(nn.Module):
 
     Args:
         blocks: modules called as ``block(x, call)``, where ``call(layer, x)`` runs a :class:`~mpnn.MessagePassing` on
-        x with
-            the edges, masks and places of this forward: :class:`PlainBlock`, :class:`ResidualBlock`, :class:`Skip`.
+            x with the edges, masks and places of this forward: :class:`PlainBlock`, :class:`ResidualBlock`,
+            :class:`Skip`.
         tokens: a tokeniser that makes :class:`~mpnn.Tokens` of the data; None takes tensors (..., N, C) or Tokens as
         they are.
         embed: a module on the tokens' channels, as an ``nn.Linear``. position: a code of :mod:`mpnn.positions`, added

@@ -19,8 +19,7 @@ class Graph(Neighbours):
 
     ``edge_index[0]`` is the source and ``edge_index[1]`` the target (PyG); a sparse matrix is ``A[target, source]`` and
     its values are the edge weights. Duplicate edges count twice. Without ``edge_index`` the object is the rule alone,
-    and
-    every call of the layer brings its edges.
+    and every call of the layer brings its edges.
 
     Shapes: ``edge_index`` (2, E) int32 or int64 · ``attr`` (E, k) · ``type`` (E,) integers below ``relations`` ·
     ``weight`` (E,).

@@ -113,6 +113,12 @@ def _rows(axes: Axes, chart: Rows) -> None:
         made = t_interval(values)
         if not chart.log and math.isfinite(made.low):
             axes.errorbar(made.mean, row, xerr=made.high - made.mean, color=INK, capsize=3, linewidth=1.1)
+    places = [(value, row) for row, (name, _) in enumerate(chart.rows) if (value := chart.marks.get(name)) is not None]
+    if places:
+        x, y = zip(*places, strict=True)
+        axes.plot(x, y, "D", color=OTHERS[1], markerfacecolor="none", markersize=7, label=chart.marked)
+        # Above the panel, where no point is.
+        axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
     axes.set_yticks(range(len(chart.rows)), [NAMES.get(name, name) for name, _ in chart.rows])
     axes.set_ylim(len(chart.rows) - 0.5, -0.5)
     for value, name in chart.levels:

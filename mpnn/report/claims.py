@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpnn.experiments.claims import Listing, Outcome
 from mpnn.report.charts import draw
+from mpnn.report.claims_page import caption, claims_page
 from mpnn.report.style import save
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show_claims(result: Outcome | Listing) -> None:
-    """Print the claims, or the outcome of one, whose `picture.png` is drawn beside the results."""
+    """Print the claims, or the outcome of one, and write `picture.png` and `index.html` beside its results."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -27,9 +28,12 @@ def show_claims(result: Outcome | Listing) -> None:
         return
     console.print(table(result))
     console.print(verdict(result), soft_wrap=True, markup=False)
+    if result.note:
+        console.print(result.note, soft_wrap=True, markup=False)
     if result.complete:
         picture(result)
-    written = "results.json, results.csv, " + ("picture.png, " if result.complete else "") + "config.yaml"
+        claims_page(result)
+    written = ("index.html, picture.png, " if result.complete else "") + "results.json, results.csv, config.yaml"
     console.print(f"\nWritten to {result.folder}: {written}", soft_wrap=True, markup=False)
 
 
@@ -48,18 +52,10 @@ def table(result: Outcome) -> Table:
         return made
     shown = result.claim.table(result.records)
     for place, name in enumerate(shown.head):
-        made.add_column(name, justify="right" if place else "left")
+        made.add_column(name, justify="right" if place else "left", overflow="fold")
     for row in shown.rows:
         made.add_row(*row)
     return made
-
-
-def caption(result: Outcome) -> str:
-    """How much was run."""
-    steps = result.config["steps"]
-    seeds = f"{result.config['seeds']} seed{'s' if result.config['seeds'] != 1 else ''}"
-    trained = "" if steps is None else f"{steps:,} steps, "
-    return f"{trained}{seeds}{', quick: too short to decide' if result.config['quick'] else ''}"
 
 
 def verdict(result: Outcome) -> str:

@@ -72,11 +72,16 @@ def about_run(config: Mapping[str, Any], about: Mapping[str, Any]) -> list[Secti
     """The configuration as a file that repeats the run, and on what it ran."""
     yaml = require("yaml", purpose="writing the configuration")
     file = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    versions = [("Python", about["python"]), *about["versions"].items()]
     return [
         Section(
             "Configuration",
             [Text("The command, and the same as a file for --config:"), Code(about["command"]), Code(file)],
         ),
-        Section("Machine", [Text(about["machine"]), Sheet("Versions", ("library", "version"), versions)]),
+        about_machine(about),
     ]
+
+
+def about_machine(about: Mapping[str, Any]) -> Section:
+    """On what a run was made."""
+    versions = [("Python", about["python"]), *about["versions"].items()]
+    return Section("Machine", [Text(about["machine"]), Sheet("Versions", ("library", "version"), versions)])

@@ -20,7 +20,7 @@ def heat_map(result: Sweep) -> Figure:
     """Draw the mean test accuracy of each cell: neighbours downwards, weights to the right, a panel for each code.
 
     Below a mean stands the half width of its 95 % t interval over the seeds, where there are two or more; the best of
-    a data set has a frame, refused cells are hatched, and cells without a run are empty.
+    a data set has a frame, if the sweep is one that ranks; refused cells are hatched, those not run yet are dotted.
     """
     from matplotlib.colors import Normalize
 
@@ -29,12 +29,16 @@ def heat_map(result: Sweep) -> Figure:
     panels = [(dataset, position) for dataset in config["dataset"] for position in config["positions"]]
     across = min(len(panels), len(config["positions"]) if len(config["positions"]) <= 3 else 3)
     down = -(-len(panels) // across)
-    labels = [textwrap.fill(text, 26) for text in rows]
+    labels = [textwrap.fill(text, 30, break_long_words=False) for text in rows]
     left = 0.075 * max(len(line) for text in labels for line in text.split("\n"))
     width = max(0.95, 0.085 * max(len(line) for text in columns for line in textwrap.wrap(text, 16)))
-    drawn = figure(left + 1.0 + across * (0.2 + width * len(columns)), 0.9 + down * (0.75 + 0.52 * len(rows)))
+    # A single cell needs room for the title and the bar of colours too.
+    wide, high = left + 1.0 + across * (0.2 + width * len(columns)), 0.9 + down * (0.75 + 0.52 * len(rows))
+    drawn = figure(max(4.2, wide), max(2.6, high))
     means = [100 * one.mean for one in result.cells]
-    norm = Normalize(min(means, default=0), max(means, default=1) + 1e-9)
+    low, top = min(means, default=0.0), max(means, default=1.0)
+    # One number has no range: half a point on either side stands for it.
+    norm = Normalize(low, top) if top - low > 1e-6 else Normalize(low - 0.5, top + 0.5)
     axes = drawn.subplots(down, across, squeeze=False, sharey=True)
     drawn.suptitle("test accuracy, %: mean over the seeds", fontsize=11, color=INK, x=0.01, ha="left")
     for one, (dataset, position) in zip(axes.flat, panels, strict=False):
@@ -73,8 +77,12 @@ def _panel(axes: Axes, result: Sweep, dataset: str, position: str, norm: Any) ->
                 place.set(facecolor="none", edgecolor=PALE, hatch="////")
                 axes.add_patch(place)
                 axes.text(column, row, "refused", ha="center", va="center", fontsize=8, color=INK)
+                continue
             cell = here.get((neighbours, weight))
             if cell is None:
+                place.set(facecolor="none", edgecolor=PALE, hatch="..")
+                axes.add_patch(place)
+                axes.text(column, row, "not run", ha="center", va="center", fontsize=8, color=INK, style="italic")
                 continue
             values[row, column] = 100 * cell.mean
             half = t_half(cell.accuracies)
@@ -82,7 +90,7 @@ def _panel(axes: Axes, result: Sweep, dataset: str, position: str, norm: Any) ->
             shade = norm(100 * cell.mean)
             colour = "#FFFFFF" if shade < 0.5 else ON_COLOUR
             axes.text(column, row, f"{100 * cell.mean:.1f}{spread}", ha="center", va="center", fontsize=8, color=colour)
-            if cell.mean == best:
+            if result.ranks and cell.mean == best:
                 place.set(fill=False, edgecolor=SERIES[1], linewidth=2.5, zorder=3)
                 axes.add_patch(place)
     axes.imshow(values.numpy(), cmap=colours(norm, empty="none"), norm=norm, aspect="auto", interpolation="nearest")

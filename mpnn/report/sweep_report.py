@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 COLUMNS = ("test accuracy", "95 % interval", "parameters", "ms a step")
+UNRANKED = (
+    "A first look, too short to rank: from one seed, or after so few steps, the order of the accuracies says nothing."
+)
 
 
 def show_sweep(result: Sweep) -> None:
@@ -30,6 +33,8 @@ def show_sweep(result: Sweep) -> None:
         return
     console = Console()
     console.print(sweep_table(result))
+    if not result.ranks:
+        console.print(UNRANKED, highlight=False, soft_wrap=True)
     for one in result.refused:
         console.print(f"refused  {one.place}: {one.reason}", highlight=False, soft_wrap=True, markup=False)
     save(heat_map(result), result.folder / "heatmap.png")
@@ -42,7 +47,7 @@ def show_sweep(result: Sweep) -> None:
 
 
 def sweep_table(result: Sweep) -> Table:
-    """A row for each trained cell, the best of each data set first."""
+    """A row for each trained cell, the best of each data set first, if it ranks."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
@@ -52,7 +57,7 @@ def sweep_table(result: Sweep) -> Table:
     several = len(result.config["dataset"]) > 1
     made.add_column("combination", overflow="fold")
     for name in COLUMNS:
-        made.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+        made.add_column("\n".join(name.rsplit(" ", 1)), justify="right", no_wrap=True)
     for one in _sorted(result):
         made.add_row(escape(str(one.place) if several else one.place.rule), *_numbers(one))
     return made
@@ -101,12 +106,13 @@ def sweep_page(result: Sweep) -> Path:
         Section(
             "Result",
             [
-                *(Text(_told(one)) for one in best),
+                *((Text(_told(one)) for one in best) if result.ranks else [Text(UNRANKED)]),
                 Picture(
                     heat_map(result),
                     f"Heat map of the mean test accuracy: {told}",
                     ("Below a mean, the half width of its interval. " if result.config["seeds"] > 1 else "")
-                    + "Hatched: refused by the rules. Framed: the best of a data set.",
+                    + "Hatched: refused by the rules. Dotted: not run yet. "
+                    + ("Framed: the best of a data set." if result.ranks else ""),
                 ),
                 Sheet(caption(result), (*AXES, *COLUMNS, "FLOPs a sample", "kernels"), _rows(result)),
             ],
@@ -140,10 +146,10 @@ def _told(best: Cell) -> str:
 
 
 def _sorted(result: Sweep, dataset: str | None = None) -> list[Cell]:
-    """The cells by data set, the best first."""
+    """The cells by data set, the best first; in the order of the rules where nothing can be said of the best."""
     order = result.config["dataset"]
     cells = [one for one in result.cells if dataset in (None, one.place.dataset)]
-    return sorted(cells, key=lambda one: (order.index(one.place.dataset), -one.mean))
+    return sorted(cells, key=lambda one: (order.index(one.place.dataset), -one.mean if result.ranks else 0))
 
 
 def _numbers(one: Cell) -> tuple[str, ...]:

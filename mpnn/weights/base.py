@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import divides, one_of, positive, share
+from mpnn.functions import linear
 from mpnn.memo import Revised
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Weight(Revised, ABC):
 
     def project(self, x: Tensor) -> Tensor:
         """value(x): with heads (..., heads, M, D), with groups (..., M, C)."""
-        y = x if self.value is None else self.value(x)
+        y = x if self.value is None else linear(self.value, x)
         return y if self.heads is None else y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
 
     def nodes(self, x_source: Tensor, x_target: Tensor | None) -> dict[str, Tensor]:
@@ -173,13 +174,13 @@ class Weight(Revised, ABC):
 
     def finish(self, aggregate: Tensor, x_target: Tensor | None, biased: bool = False) -> Tensor:
         """output(aggregate) + root(x_i) + bias; ``biased`` where the kernel has added the bias."""
-        y = aggregate if self.output is None else self.output(aggregate)
+        y = aggregate if self.output is None else linear(self.output, aggregate)
         if self.root is not None:
             if x_target is None:
                 raise ValueError(
                     "expected (x_source, x_target) as first argument, since root=True reads the target, got x alone"
                 )
-            y = y + self.root(x_target)
+            y = y + linear(self.root, x_target)
         return y if self.bias is None or biased else y + self.bias.to(y.dtype)
 
     def width(self) -> int | None:

@@ -16,10 +16,8 @@ class EdgeLearned(Weight):
     """The weight of an edge is a network of what stands at it: y_i = Σ_j f(x_i, x_j, e_ij, offset_ij) · value(x_j) + b.
 
     NNConv (``network`` an ``nn.Module`` of the edge attributes), CFConv (:class:`RadialFilter`, ``groups=channels``),
-    GATConv
-    and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``),
-    continuous-kernel
-    convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
+    GATConv and GATv2Conv (:class:`AdditiveScore`, :class:`AdditiveScoreV2`, ``heads=h``, ``normalise="softmax"``),
+    continuous-kernel convolution (:class:`OffsetMLP` on a ``Grid``), additive (Bahdanau) attention, relation networks.
 
     Args:
         network: an :class:`EdgeNetwork` or a plain function, which gets ``pairs``; any other ``nn.Module`` gets
@@ -31,8 +29,7 @@ class EdgeLearned(Weight):
 
     Raises:
         TypeError: where ``network`` cannot be called. ValueError: as :class:`~mpnn.weights.Weight`; at the call for
-        edge
-            attributes that are missing, unwanted or of another width.
+            edge attributes that are missing, unwanted or of another width.
 
     Source: Gilmer et al. (2017), `arXiv:1704.01212 <https://arxiv.org/abs/1704.01212>`_; Veličković et al. (2018),
     `arXiv:1710.10903 <https://arxiv.org/abs/1710.10903>`_; ``torch_geometric.nn.NNConv``, ``GATConv``.

@@ -7,6 +7,7 @@ import math
 from torch import Tensor, nn
 
 from mpnn.checks import divides, instance, positive
+from mpnn.functions import linear
 from mpnn.pairs import Pairs
 from mpnn.positions.base import PositionCode, ScoreBias
 from mpnn.scores import edge_scores
@@ -148,9 +149,9 @@ class QKSoftmax(Weight):
             at_key, at_value = x_source.split(self.split, -1)
         assert self.value is not None
         return {
-            "query": self._by_head(self.query(x_target), self.heads),
-            "key": self._by_head(self.key(at_key), self.kv_heads),
-            "value": self._by_head(self.value(at_value), self.kv_heads),
+            "query": self._by_head(linear(self.query, x_target), self.heads),
+            "key": self._by_head(linear(self.key, at_key), self.kv_heads),
+            "value": self._by_head(linear(self.value, at_value), self.kv_heads),
         }
 
     @staticmethod

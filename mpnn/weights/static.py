@@ -15,8 +15,7 @@ class Static(Weight):
     """One learned weight per pair: y_i = Σ_j W_ij x_j + b_i.
 
     ``Full`` × ``Static`` is ``nn.Linear`` on units, ``Grid`` × ``Static`` a locally connected layer, a built ``Graph``
-    a
-    learned adjacency, ``AllTokens(max_tokens=m)`` with ``heads`` token mixing (MLP-Mixer, random Synthesizer with
+    a learned adjacency, ``AllTokens(max_tokens=m)`` with ``heads`` token mixing (MLP-Mixer, random Synthesizer with
     ``normalise="softmax"``).
 
     Shapes: ``weight`` (targets, out, sources, in/groups) on ``Full`` and ``AllTokens``, (cells, out, in/groups,

@@ -147,7 +147,9 @@ def test_the_help_has_the_word_and_the_options(capsys):
         main(["experiment", "--help"])
     out, _ = capsys.readouterr()
     assert "the claim to put to the test" in out
-    assert all(f"--{option}" in out for option in ("seeds", "steps", "quick", "name", "folder", "restart", "quiet"))
+    assert all(
+        f"--{option}" in out for option in ("seeds", "steps", "workers", "quick", "name", "folder", "restart", "quiet")
+    )
 
 
 def test_charts_are_drawn_as_they_say():

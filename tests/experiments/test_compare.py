@@ -67,10 +67,12 @@ def test_it_leaves_its_files(finished):
     assert about["versions"]["torch"] == torch.__version__ and "cores" in about["machine"]
 
 
-def test_a_second_run_reads_what_is_finished(finished, monkeypatch):
+def test_a_second_run_reads_what_is_finished(finished, monkeypatch, capsys):
     monkeypatch.setattr(MODULE, "fit", None)
-    again = compare(**QUICK, folder=finished.folder.parent, name="a")
+    again = compare(**{**QUICK, "quiet": False}, folder=finished.folder.parent, name="a")
     assert again.contestants == finished.contestants
+    said = "".join(capsys.readouterr().err.split())
+    assert f"4of4runsarereadfrom{finished.folder}" in said and said.count("sread") == 4
 
 
 def test_it_repeats_to_the_last_bit_in_another_folder(finished, tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib
 import json
 import math
@@ -18,7 +19,7 @@ from mpnn.experiments.sweep_result import Cell, Place, Sweep, t_half, t_interval
 from mpnn.experiments.sweep_rules import build
 from mpnn.models import Transformer
 from mpnn.neighbours import AllTokens, Window
-from mpnn.positions import Rotary, Sinusoidal
+from mpnn.positions import LaplacianEigenvectors, RandomWalk, Rotary, Sinusoidal
 from mpnn.report.heat import heat_map
 from mpnn.report.sweep_report import caption, show_sweep, sweep_table, title
 from mpnn.training import fit, seeded
@@ -118,6 +119,36 @@ def test_codes_of_two_axes_know_the_cells(code):
     assert places.shape == (64, 2) and places[10].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize(("name", "kind"), [("laplacian", LaplacianEigenvectors), ("random_walk", RandomWalk)])
+@pytest.mark.parametrize("neighbours", ["Window(2)", "grid_graph(grid)", "AllTokens()"])
+def test_codes_of_nodes_are_those_of_the_grid(name, kind, neighbours):
+    data = load("digits")
+    model = build(neighbours, "QKSoftmax", name, data, 8, 1, 2).eval()
+    row, column = torch.arange(64) // 8, torch.arange(64) % 8
+    near = ((row[:, None] - row).abs() + (column[:, None] - column).abs()) == 1
+    want = kind(8, 8).table(near.nonzero().t(), 64)
+    code = model.position.code
+    assert type(code) is kind and "position.edge_index" not in model.state_dict()
+    torch.testing.assert_close(model.position(torch.zeros(64, 8)), code.add(torch.zeros(64, 8), want))
+    y = model(data.x_train[:2])
+    assert y.shape == (2, 10) and torch.isfinite(y).all()
+
+
+def test_a_code_of_nodes_may_be_written_with_a_dash(tmp_path):
+    rules = {
+        "neighbours": "Window(2)",
+        "weight": "QKSoftmax",
+        "positions": "random-walk,LaplacianEigenvectors(channels, 2)",
+    }
+    result = sweep(**SMALL, **rules, seeds=1, folder=tmp_path)
+    assert [cell.place.position for cell in result.cells] == ["random_walk", "LaplacianEigenvectors(channels, 2)"]
+
+
+def test_the_default_grid_has_nothing_that_is_refused(tmp_path):
+    result = sweep(**{**SMALL, "steps": 1}, seeds=1, folder=tmp_path)
+    assert len(result.cells) == 12 and not result.refused
+
+
 def test_a_network_of_the_offset():
     data = load("digits")
     with pytest.raises(ValueError, match="which the edges of a graph do not have"):
@@ -150,9 +181,11 @@ def test_the_written_configuration_asks_for_the_same(finished, tmp_path):
     assert again.cells == finished.cells
 
 
-def test_a_second_run_reads_what_is_finished(finished, monkeypatch):
+def test_a_second_run_reads_what_is_finished(finished, monkeypatch, capsys):
     monkeypatch.setattr(MODULE, "fit", None)
-    again = sweep(**SMALL, **GRID, folder=finished.folder.parent, name="a")
+    again = sweep(**{**SMALL, "quiet": False}, **GRID, folder=finished.folder.parent, name="a")
+    said = "".join(capsys.readouterr().err.split())
+    assert f"10of10runsarereadfrom{finished.folder}" in said and said.count("sread") == 10
     assert again.cells == finished.cells and again.refused == finished.refused
 
 
@@ -269,11 +302,45 @@ def test_the_heat_map_holds_the_means(finished):
 
 
 def test_the_table_says_which_interval_and_the_best_comes_first(finished):
-    table = sweep_table(finished)
+    table = sweep_table(dataclasses.replace(finished, config={**finished.config, "steps": 500}))
     means = [float(text.split()[0]) for text in table.columns[1]._cells]
     assert means == sorted(means, reverse=True) and table.row_count == 5
     assert "Student's t over the seeds, n − 1 degrees of freedom" in caption(finished)
     assert title(finished) == "2 neighbourhoods × 2 weights × 2 positions on digits; 3 of 8 combinations refused"
+
+
+@pytest.mark.parametrize(("steps", "seeds"), [(100, 2), (500, 1)])
+def test_what_is_too_young_or_alone_is_not_ranked(steps, seeds, finished, tmp_path, capsys):
+    cells = sorted(finished.cells, key=lambda one: one.mean)
+    config = {**finished.config, "steps": steps, "seeds": seeds}
+    young = dataclasses.replace(finished, folder=tmp_path, cells=cells, config=config)
+    assert not young.ranks and dataclasses.replace(young, config={**config, "steps": 500, "seeds": 2}).ranks
+    assert [text.split()[0] for text in sweep_table(young).columns[1]._cells] == [
+        f"{100 * one.mean:.1f}" for one in young.cells
+    ]
+    show_sweep(young)
+    page = (tmp_path / "index.html").read_text()
+    assert "too short to rank" in capsys.readouterr().out and "too short to rank" in page
+    assert "The highest mean accuracy" not in page and "Framed" not in page
+
+
+def test_refused_and_not_run_have_marks_of_their_own(finished):
+    some = dataclasses.replace(finished, cells=finished.cells[1:], config={**finished.config, "steps": 500})
+    first = heat_map(some).axes[0]
+    texts = [text.get_text() for text in first.texts]
+    assert texts.count("not run") == 1 and texts.count("refused") == 1
+    assert sorted(patch.get_hatch() for patch in first.patches if patch.get_hatch()) == ["..", "////"]
+
+
+def test_one_cell_is_drawn_without_a_warning(finished, tmp_path):
+    from mpnn.report.style import save
+
+    config = {**finished.config, "neighbours": ["Window(2)"], "weight": ["QKSoftmax"], "positions": ["none"]}
+    one = [c for c in finished.cells if c.place.rule == "Window(2) × QKSoftmax"]
+    drawn = heat_map(dataclasses.replace(finished, cells=one, refused=[], config=config))
+    save(drawn, tmp_path / "a.png")
+    low, high = drawn.axes[-1].get_ylim()
+    assert low < 100 * one[0].mean < high and high - low == pytest.approx(1)
 
 
 def test_the_page_has_everything(finished, capsys):

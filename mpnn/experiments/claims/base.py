@@ -39,6 +39,10 @@ class Claim:
         checks: what decides, from all records.
         table, charts: what is shown of the records; they may be some of all.
         needs: libraries, asked for before anything runs.
+        alone: the parts run one after the other in this process, as times or memory are measured, or all is done in
+            the time that another process needs to start.
+        prepare: what is brought before the parts are known, as a download that the claim can do without.
+        note: what is to be said below the table of a whole run, if anything.
     """
 
     name: str
@@ -51,6 +55,9 @@ class Claim:
     table: Callable[[Sequence[Record]], Table]
     charts: Callable[[Sequence[Record]], Sequence[Chart]]
     needs: tuple[str, ...] = ()
+    alone: bool = False
+    prepare: Callable[[Size], None] = lambda size: None
+    note: Callable[[Sequence[Record]], str] = lambda records: ""
 
 
 def where(records: Sequence[Record], **fields: Any) -> list[Record]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Rows:
-    """Values by name: a point for each seed, the mean and its interval, with level lines `(value, name)`."""
+    """Values by name: a point for each seed, the mean and its interval, with level lines `(value, name)`.
+
+    `marks` are other people's numbers for some of the names, and `marked` says whose they are.
+    """
 
     title: str
     label: str
@@ -41,6 +44,8 @@ class Rows:
     log: bool = False
     levels: Sequence[tuple[float, str]] = ()
     limits: tuple[float, float] | None = None
+    marks: Mapping[str, float] = field(default_factory=dict)
+    marked: str = "published"
 
 
 @dataclass(frozen=True)

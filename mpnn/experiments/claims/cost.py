@@ -186,4 +186,5 @@ CLAIM = Claim(
     checks,
     table,
     charts,
+    alone=True,
 )

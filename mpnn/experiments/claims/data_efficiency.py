@@ -19,7 +19,7 @@ from mpnn.experiments.recipes import recipe
 from mpnn.training import fit, seeded
 
 DATASETS, MODELS = ("mnist1d", "mnist5k"), ("mlp", "cnn", "gnn", "transformer")
-SIZES, BUDGET, BATCH = (100, 600, 4000), 5000, 50
+SIZES, BUDGET, BATCH = (100, 250, 600, 1500, 4000), 5000, 50
 STRONG, WEAK = "cnn", "transformer"
 
 
@@ -116,7 +116,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 CLAIM = Claim(
     "data-efficiency",
     "With few samples the strong bias (CNN) is ahead of the weak one (Transformer), and with more the lead shrinks.",
-    Size(3, 200),
+    Size(3, 300),
     Size(1, 3, quick=True),
     parts,
     run,

@@ -84,14 +84,23 @@ class Check:
             return True if low > self.bound else False if high <= self.bound else None
         return True if high < self.bound else False if low >= self.bound else None
 
+    def write(self, value: float) -> str:
+        """A number of this check."""
+        return format(value, self.form)
+
+    def numbers(self) -> tuple[str, str]:
+        """The estimate and its interval, in words where there is none."""
+        low, high = self.interval.low, self.interval.high
+        if self.interval.n == 1 and math.isinf(low) and math.isinf(high):
+            return self.write(self.interval.mean), "one seed, no interval"
+        return self.write(self.interval.mean), f"[{self.write(low)}, {self.write(high)}]"
+
     def text(self) -> str:
         """`statement: mean [low, high], above bound: yes`."""
-        mean, low, high, bound = (
-            format(value, self.form)
-            for value in (self.interval.mean, self.interval.low, self.interval.high, self.bound)
-        )
         answer = {True: "yes", False: "no", None: "open"}[self.holds]
-        return f"{self.says}: {mean} [{low}, {high}], {self.side} {bound}: {answer}"
+        mean, interval = self.numbers()
+        between = f" {interval}" if interval.startswith("[") else f" ({interval})"
+        return f"{self.says}: {mean}{between}, {self.side} {self.write(self.bound)}: {answer}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values; an end that is infinite is null, which every reader of JSON knows."""

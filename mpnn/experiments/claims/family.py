@@ -78,8 +78,8 @@ def parts(size: Size) -> list[Setting]:
     return [
         {"neighbours": rule, "weight": weight, "seed": seed}
         for seed in range(size.seeds)
-        for rule in rules
         for weight in weights
+        for rule in rules
     ]
 
 

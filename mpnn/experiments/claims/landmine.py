@@ -159,7 +159,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
 CLAIM = Claim(
     "landmine",
     "On tasks that need order, attention without positional codes stays at chance, and with them it solves them.",
-    Size(3, 250),
+    Size(5, 400),  # after 250 steps one seed of three was still on its way, at 82 %
     Size(1, 4, quick=True),
     parts,
     run,

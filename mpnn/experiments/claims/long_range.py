@@ -189,4 +189,5 @@ CLAIM = Claim(
     checks,
     table,
     charts,
+    alone=True,
 )

@@ -42,6 +42,11 @@ class Outcome:
         return found
 
     @property
+    def note(self) -> str:
+        """What the claim has to say of a whole run, such as what was missing."""
+        return "" if self.config["quick"] or not self.complete else self.claim.note(self.records)
+
+    @property
     def seconds(self) -> float:
         return sum(record["part_seconds"] for record in self.records)
 

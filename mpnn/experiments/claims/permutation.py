@@ -127,4 +127,5 @@ CLAIM = Claim(
     checks,
     table,
     charts,
+    alone=True,
 )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
+
+import torch
 
 from mpnn.data import UsageError
 from mpnn.data.errors import one_of, require
@@ -13,9 +17,10 @@ from mpnn.experiments.about import about
 from mpnn.experiments.claims.base import Claim, Record, Setting, Size
 from mpnn.experiments.claims.listed import CLAIMS
 from mpnn.experiments.claims.outcome import Outcome
+from mpnn.experiments.claims.pool import at_once, in_turn
 from mpnn.experiments.compare import Interrupted
 from mpnn.experiments.folder import RunFolder, folder_name
-from mpnn.experiments.progress import Progress
+from mpnn.experiments.progress import Progress, waiting
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ def experiment(
     *,
     seeds: Annotated[int | None, "runs of each setting, from the seeds 0, 1, … (default: the claim's)"] = None,
     steps: Annotated[int | None, "training steps of each run (default: the claim's)"] = None,
+    workers: Annotated[int | None, "processes that run parts at once (default: the cores; with --quick 1)"] = None,
     quick: Annotated[bool, "seconds instead of minutes: a look at whether it works, too short to decide"] = False,
     name: Annotated[str | None, "the run's name; a run of that name goes on (default: made of the options)"] = None,
     folder: Annotated[str | Path, "where the runs are kept"] = "runs",
@@ -40,7 +46,8 @@ def experiment(
     """Put a claim to the test: the verdict is decided from the numbers, by a rule that is printed with it.
 
     Each finished part is written to `folder/name` at once; called again with the same arguments, it reads what is there
-    and does the rest.
+    and does the rest. The records do not depend on `workers`. It is one, this process, for an experiment that measures
+    time or memory, and from Python where it is not given.
 
     Raises:
         UsageError: an unknown claim, a number out of range or without a meaning for the claim, a library that is
@@ -53,9 +60,26 @@ def experiment(
     size = sized(found, seeds, steps, quick=quick)
     for library in ("scipy", *found.needs):
         require(library, purpose=f"the experiment {found.name}")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers: expected at least 1, got {workers}")
     config = {"experiment": found.name, **asdict(size)}
     store = RunFolder(Path(folder) / folder_name(name or default_name(found, size)), config, restart=restart)
-    return _run(found, size, config, store, show=not quiet)
+    many = 1 if found.alone or workers is None else workers
+    with waiting("looking for the data", show=not quiet):
+        found.prepare(size)
+    with one_thread():
+        return _run(found, size, config, store, many, show=not quiet)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As the workers have it, so that a record is the same to the last bit wherever it was made."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def sized(claim: Claim, seeds: int | None, steps: int | None, *, quick: bool) -> Size:
@@ -78,6 +102,15 @@ def default_name(claim: Claim, size: Size) -> str:
     return "-".join(words)
 
 
+def command(claim: Claim, size: Size) -> str:
+    """The command line that asks for it."""
+    usual = claim.quick if size.quick else claim.size
+    words = ["mpnn experiment", claim.name] + (["--quick"] if size.quick else [])
+    words += [f"--steps {size.steps}"] if size.steps != usual.steps else []
+    words += [f"--seeds {size.seeds}"] if size.seeds != usual.seeds else []
+    return " ".join(words)
+
+
 def key(setting: Setting) -> str:
     """The name of a part: its values, as a file can be called.
 
@@ -93,33 +126,40 @@ def key(setting: Setting) -> str:
     return "-".join(words).replace(" ", "_").replace("/", "_")
 
 
-def _run(claim: Claim, size: Size, config: dict[str, object], store: RunFolder, *, show: bool) -> Outcome:
-    settings = list(claim.parts(size))
-    each = size.steps or 1
-    records: list[Record] = []
+def _run(claim: Claim, size: Size, config: dict[str, object], store: RunFolder, workers: int, *, show: bool) -> Outcome:
+    parts = {key(setting): setting for setting in claim.parts(size)}
+    each, started = size.steps or 1, time.perf_counter()
+    found = {name: record for name in parts if (record := store.finished(name)) is not None}
+    todo = {name: setting for name, setting in parts.items() if name not in found}
+    workers = min(workers, max(1, len(todo)))
 
     def outcome() -> Outcome:
-        made = Outcome(store.path, claim, config, about(), records, len(settings))
+        # In the order of the parts, whichever was finished first.
+        records = [found[name] for name in parts if name in found]
+        done = sum(name in found for name in todo)
+        run = {"workers": workers, "wall_seconds": round(time.perf_counter() - started, 1), "parts_run": done}
+        made = Outcome(
+            store.path, claim, config, {"command": command(claim, size), **about(), **run}, records, len(parts)
+        )
+        if not todo and (store.path / "results.json").exists():
+            return replace(made, about=Outcome.read(store.path).about)  # of the run that made them
         if records:
             made.save()
         return made
 
     try:
-        with Progress(each * len(settings), show=show) as bars:
-            for setting in settings:
-                name = key(setting)
-                record = store.finished(name)
-                if record is None:
-                    started, used = time.perf_counter(), time.process_time()
-                    with bars.run(name, each) as advance:
-                        measured = claim.run(setting, size, advance)
-                    took = {"part_seconds": time.perf_counter() - started, "part_cpu": time.process_time() - used}
-                    record = {**setting, **measured, **{field: round(value, 2) for field, value in took.items()}}
+        with Progress(each * len(parts), show=show) as bars:
+            if found:
+                bars.skip(each * len(found))
+                bars.say(f"{len(found)} of {len(parts)} parts are read from {store.path}")
+            made = in_turn(claim.run, todo, size, bars)
+            if workers > 1:
+                made = at_once(claim.run, todo, size, bars, workers)
+            with closing(made):
+                for name, record in made:
                     store.finish(name, record)
-                else:
-                    bars.skip(each)
-                records.append(record)
-                bars.say(f"{name:<44} {_shown(setting, record)}  {record['part_seconds']:6.1f} s")
+                    found[name] = record
+                    bars.say(f"{name:<44} {_shown(parts[name], record)}  {record['part_seconds']:6.1f} s")
     except KeyboardInterrupt:
         raise Interrupted(outcome()) from None
     return outcome()
