@@ -16,6 +16,7 @@ import io
 import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,14 @@ def with_outputs(text: str) -> str:
     session: dict[str, object] = {"__name__": "readme"}
 
     def run(block: re.Match[str]) -> str:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            tempfile.TemporaryDirectory() as folder,
+            contextlib.chdir(folder),  # where its pictures go
+        ):
             exec(compile(block[1], "README.md", "exec"), session)
-        shown = f"```text\n{out.getvalue()}```\n" if out.getvalue() else ""
+        printed = re.sub(r" +$", "", out.getvalue(), flags=re.MULTILINE)
+        shown = f"```text\n{printed}```\n" if printed else ""
         return f"```python\n{block[1]}```\n{shown}"
 
     return re.sub(r"^```python\n(.*?)^```\n(?:```text\n.*?^```\n)?", run, text, flags=re.MULTILINE | re.DOTALL)
@@ -131,7 +137,7 @@ def verified(file: Path) -> str:
     """A row for each layer that can be loaded, from what `mpnn verify --out` wrote."""
     record = json.loads(file.read_text(encoding="utf-8"))
     lines = [
-        row(["layer", "sets of options", "value", "gradient", "time", "kernels"]),
+        row(["layer", "sets of options", "value", "gradient", "speed", "kernels"]),
         row(["---", *["---:"] * 4, "---"]),
     ]
     for layer in record["layers"]:

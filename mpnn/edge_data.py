@@ -38,9 +38,17 @@ def list_edges(
     ):
         tensor(name, value, legend)
     if not isinstance(rule, Graph):
+        if isinstance(edge_index, Tensor) and edge_index.is_floating_point() and edge_index.layout == torch.strided:
+            raise TypeError(
+                f"expected edge_index (2, E) as second argument, got floats {tuple(edge_index.shape)}; tokens that x "
+                "hears go to source=, as layer(x, source=memory), and of attention layer(q, source=(keys, values))"
+            )
         for name, value in (("edge_index", edge_index), ("edge_type", kind)):
             if value is not None:
-                raise ValueError(f"{name} would be ignored by {rule}, which makes its own edges; use Graph()")
+                raise ValueError(
+                    f"{name} would be ignored by {rule}, which makes its own edges; use Graph(), or pass {name}=None, "
+                    "as to a converted layer of PyG after swap()"
+                )
         return None, attr, weight, 0
     if rule.self_loops and not one_set:
         raise ValueError(f"self_loops={rule.self_loops!r} is refused between two node sets, got sources and targets")

@@ -50,6 +50,11 @@ class Plan:
     spec: Spec
     parts: tuple[Plan, ...] = ()
 
+    def __rich__(self) -> object:
+        from rich.text import Text
+
+        return Text(str(self))  # rich would print every field, and read brackets as colours
+
     def __str__(self) -> str:
         s = self.spec
         part = "groups" if s.family == "groups" else "heads"

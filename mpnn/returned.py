@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import wide
+from mpnn.checks import instance, wide
 from mpnn.kernels import Call
 from mpnn.kernels.reference import edge_weights
 
@@ -114,6 +114,7 @@ def _listen(listener: Callable[[nn.Module, str, Call], None]) -> Iterator[None]:
 
 
 def _names(model: nn.Module) -> dict[int, str]:
+    instance("model", model, nn.Module, "a module that holds message passing layers")
     return {id(m): name for name, m in model.named_modules()}  # of a module with several names the first, as torch
 
 

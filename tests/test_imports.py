@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
+    "lazy",
     "checks",
     "limits",
     "memo",
@@ -52,6 +53,7 @@ ORDER = (
     "training",
     "experiments",
     "report",
+    "commands",
     "cli",
     "__main__",
 )

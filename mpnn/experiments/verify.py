@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mpnn.data.errors import one_of, require
+from mpnn.data.errors import UsageError, one_of, require
 from mpnn.data.files import write_text
 from mpnn.experiments.about import about
 from mpnn.experiments.verify_case import LayerCase, Verified, verify_layer
@@ -45,9 +45,9 @@ def cases() -> dict[str, tuple[LayerCase, ...]]:
 def verify(
     layers: Annotated[str | None, "which layers, as Conv2d,GCNConv (default: all)"] = None,
     *,
-    out: Annotated[str | Path | None, "also write what came out to this file, as JSON"] = None,
+    out: Annotated[str | Path | None, "also write what came out to this file, as JSON; its folder is made"] = None,
 ) -> None:
-    """Check every layer of torch and PyG that mpnn loads against its original: value, gradient, the way back, time.
+    """Check every layer of torch and PyG that mpnn loads against its original: value, gradient, the way back, speed.
 
     Raises:
         UsageError: for a layer that is not known.
@@ -57,6 +57,9 @@ def verify(
     from rich.console import Console
     from rich.progress import Progress
 
+    file = None if out is None else Path(out)
+    if file is not None and file.is_dir():
+        raise UsageError(f"expected --out to be a file, got the folder {file}; write --out {file / 'verify.json'}")
     known = cases()
     names = [one_of(name.strip(), list(known), "layer") for name in layers.split(",")] if layers else list(known)
     console = Console(highlight=False)
@@ -70,35 +73,38 @@ def verify(
                 outcomes.append(verify_layer(case))
                 bar.advance(task)
             done.append(Layer(name, tuple(outcomes)))
-    if out is not None:
-        record = {"command": "mpnn verify", **about(), "layers": [layer.as_dict() for layer in done]}
-        write_text(Path(out), json.dumps(record, indent=1) + "\n")
     console.print(table(done))
     agreeing = sum(layer.agrees for layer in done)
     colour = "green" if agreeing == len(done) else "red"
+    layer_agrees = "layer agrees" if len(done) == 1 else "layers agree"
     console.print(
-        f"[{colour}]{agreeing} of {len(done)} layers agree[/], {sum(len(one.cases) for one in done)} sets of options. "
-        "Errors are parts of the original's largest value; time: the original's over ours, the median, small inputs."
+        f"[{colour}]{agreeing} of {len(done)} {layer_agrees}[/], {sum(len(one.cases) for one in done)} sets of "
+        "options.\nvalue, gradient: the largest errors, as parts of the original's largest value\n"
+        "speed: ×2 is twice as fast as the original, ×0.5 half; one forward of a small input, the median"
     )
+    if file is not None:
+        record = {"command": "mpnn verify", **about(), "layers": [layer.as_dict() for layer in done]}
+        write_text(file, json.dumps(record, indent=1) + "\n")
+        console.print(f"Written to {file}", soft_wrap=True)
     if agreeing < len(done):
         sys.exit(1)
 
 
 def table(done: list[Layer]) -> Table:
-    """A row for each layer: how many sets of options, the largest errors, the kernels, the time."""
+    """A row for each layer: how many sets of options, the largest errors, the kernels, the speed."""
     from rich import box
     from rich.table import Table
 
     made = Table(box=box.SIMPLE_HEAD)
     made.add_column("", no_wrap=True)
     made.add_column("layer", no_wrap=True)
-    for column in ("options", "value", "gradient", "time"):
+    for column in ("options", "value", "gradient", "speed"):
         made.add_column(column, justify="right", no_wrap=True)
     made.add_column("kernels")
     for layer in done:
         row = summary(layer)
         sign = "[green]✓[/]" if layer.agrees else "[red]✗[/]"
-        made.add_row(sign, *(row[k] for k in ("layer", "options", "value", "gradient", "time", "kernels")))
+        made.add_row(sign, *(row[k] for k in ("layer", "options", "value", "gradient", "speed", "kernels")))
     return made
 
 
@@ -110,6 +116,6 @@ def summary(layer: Layer) -> Mapping[str, str]:
         "options": str(len(layer.cases)),
         "value": f"{max(case.value for case in layer.cases):.0e}",
         "gradient": f"{max(case.gradient for case in layer.cases):.0e}",
-        "time": f"×{statistics.median(case.ratio for case in layer.cases):.2f}",
+        "speed": f"×{statistics.median(case.ratio for case in layer.cases):.2f}",
         "kernels": ", ".join(kernels),
     }

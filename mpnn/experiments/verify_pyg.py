@@ -78,7 +78,7 @@ def cases() -> list[Case]:
             found.append(Case(f"{name}-{call.__name__}".replace("'", ""), make, call, two, **more))
 
     for options in (
-        {}, {"improved": True}, {"add_self_loops": False}, {"normalize": False}, {"bias": False}, {"cached": True},
+        {}, {"improved": True}, {"add_self_loops": False}, {"normalize": False}, {"bias": False},
         {"normalize": False, "aggr": "mean"}, {"normalize": False, "aggr": "max"},
     ):  # fmt: skip
         add(f"GCN{options}", fresh(pyg.GCNConv, IN, OUT, **options), plain, weighted)
@@ -159,7 +159,7 @@ def cases() -> list[Case]:
     for options in ({}, {"add_self_loops": False}, {"pos_nn": mlp(3, OUT), "attn_nn": mlp(OUT, OUT)}):
         add(f"Point{list(options)}", fresh(pyg.PointTransformerConv, IN, OUT, **options), placed)
     add("Point2", fresh(pyg.PointTransformerConv, (SOURCE, TARGET), OUT, add_self_loops=False), sets_placed)
-    for options in ({}, {"K": 3}, {"add_self_loops": False, "K": 2}, {"bias": False}, {"cached": True}):
+    for options in ({}, {"K": 3}, {"add_self_loops": False, "K": 2}, {"bias": False}):
         add(f"SG{options}", fresh(pyg.SGConv, IN, OUT, **options), plain, weighted)
     for options in ({}, {"K": 1}, {"K": 0}, {"normalize": False}, {"bias": False}):
         add(f"TAG{options}", fresh(pyg.TAGConv, IN, OUT, **options), plain, weighted)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mpnn.attend import bind_attention, run_attention
 from mpnn.checks import instance
-from mpnn.neighbours import AllTokens, Neighbours
+from mpnn.neighbours import AllTokens, Graph, Grid, Neighbours
 from mpnn.neighbours.expression import Union
 from mpnn.returned import EdgeWeights, listening, notify, returned
 
@@ -55,6 +55,7 @@ class Attention(nn.Module):
         instance("neighbours", neighbours, Neighbours, "a rule of mpnn.neighbours")
         if getattr(neighbours, "loop_weight", 1.0) != 1.0:
             raise ValueError("loop_weight would be ignored by a softmax, whose weights sum to 1; leave it at 1")
+        check_told(neighbours)
         if neighbours.reads_tokens and type(neighbours).__module__.startswith("mpnn."):
             raise ValueError(f"expected a rule of the tokens' places, got {neighbours}, which compares their features")
 
@@ -71,6 +72,16 @@ class Attention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *, return_weights: bool = False, **given: Any) -> Any:
         y, edges = heard(self, q, k, v, self.neighbours, return_weights, **given)
         return (y, edges) if return_weights else y
+
+
+def check_told(rule: Neighbours, brings: str | None = None) -> None:
+    """Refuse a rule that waits for edges or a grid's size at a call that ``brings`` none ("edges", "grid")."""
+    if isinstance(rule, Graph) and not rule.built and brings != "edges":
+        raise ValueError(
+            f"expected the edges in the rule, Graph(edge_index, num_nodes), got {rule}: no call brings any"
+        )
+    if isinstance(rule, Grid) and rule.size is None and brings != "grid":
+        raise ValueError(f"expected the size in the rule, Grid((height, width), …), got {rule}: no call brings grid=")
 
 
 def heard(

@@ -16,6 +16,10 @@ class Refused(ValueError):
     """A layer, an option or a core that has no counterpart, with the reason."""
 
 
+class Unlike(Refused):
+    """A core that another kind of layer computes: of no interest where a layer comes nearer."""
+
+
 class Bridge(ABC):
     """One kind of layer beside its core, the message passing that computes the same.
 
@@ -139,8 +143,13 @@ def settings(core: nn.Module) -> dict[str, Any]:
     return found
 
 
-def differences(a: nn.Module, b: nn.Module) -> str:
-    """Where the settings of two cores differ, in words; empty where they compute the same."""
+def differences(a: nn.Module, b: nn.Module) -> list[str]:
+    """Where the settings of two cores differ, in words; none where they compute the same."""
     ours, theirs = settings(a), settings(b)
     keys = [k for k in {**ours, **theirs} if ours.get(k) != theirs.get(k)]
-    return ", ".join(f"{k}={ours.get(k)!r} instead of {theirs.get(k)!r}" for k in keys)
+    return [f"{k}={ours.get(k)!r} instead of {theirs.get(k)!r}" for k in keys]
+
+
+def shortened(words: list[str], most: int, joined: str) -> str:
+    """The first of some reasons, and how many more there are."""
+    return joined.join([*words[:most], *([f"and {len(words) - most} more"] if len(words) > most else [])])

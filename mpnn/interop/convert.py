@@ -47,7 +47,9 @@ class Report:
         return tuple(row for row in self.rows if row.left is not None)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.converted)} layers converted, {len(self.left)} left as they were"]
+        made, left = len(self.converted), len(self.left)
+        layers, they_were = "layer" if made == 1 else "layers", "it was" if left == 1 else "they were"
+        lines = [f"{made} {layers} converted, {left} left as {they_were}"]
         cells = [(r.name or "(the model)", r.layer, r.kind or "", r.kernel or "") for r in self.converted]
         widths = [max((len(c[i]) for c in cells), default=0) for i in range(4)]
         lines += ["  " + "  ".join(c.ljust(w) for c, w in zip(cell, widths, strict=True)).rstrip() for cell in cells]
@@ -76,7 +78,7 @@ def convert(model: nn.Module, kinds: Iterable[str] = KINDS[:3], *, example: Any 
         >>> from mpnn.interop import convert
         >>> model = torch.nn.Sequential(torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten())
         >>> print(convert(model, example=torch.ones(1, 1, 5, 5)))
-        1 layers converted, 0 left as they were
+        1 layer converted, 0 left as they were
           0  Conv2d  convolution  conv
     """
     instance("model", model, nn.Module, "a model")

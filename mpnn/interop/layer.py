@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mpnn.checks import hint, instance
-from mpnn.interop.bridge import Bridge, Refused, described, differences, held, like, place, quietly
+from mpnn.interop.bridge import Bridge, Refused, Unlike, described, differences, held, like, place, quietly, shortened
 from mpnn.interop.bridges import BRIDGES, OUT_OF_SCOPE
 from mpnn.interop.drop_in import DropIn
 from mpnn.interop.watch import hidden
+from mpnn.message_passing import MessagePassing
 
 
 def find(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> Bridge | None:
@@ -31,12 +33,15 @@ def reasons(layer: nn.Module, bridges: tuple[Bridge, ...] = BRIDGES) -> list[str
         return [f"{name} is converted already; revert(model) gives the layer back"]
     if name in OUT_OF_SCOPE:
         return [f"{name}: {OUT_OF_SCOPE[name]}"]
-    return [f"{name} has no configuration here; known are {', '.join(known())}"]
+    parts = "; convert(model) converts the layers inside" if next(layer.children(), None) is not None else ""
+    library = type(layer).__module__.partition(".")[0]
+    return [f"{name} has no configuration here; known are {known(library)}{parts}"]
 
 
-def known() -> list[str]:
-    """The names of all layers that have a bridge and whose library is installed."""
-    return [cls.__name__ for bridge in BRIDGES for cls in bridge.layers()]
+def known(library: str) -> str:
+    """The layers of a library that have a bridge; for another one in a few words those of all."""
+    names = [cls.__name__ for bridge in BRIDGES if bridge.library == library for cls in bridge.layers()]
+    return ", ".join(names) or f"{known('torch')}, and of PyG those of docs/verify.md"
 
 
 def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn.Module:
@@ -68,10 +73,14 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
     instance("layer", layer, nn.Module, "a layer, as nn.Conv2d(3, 8, 3)")
     why = reasons(layer)
     if why:
-        raise Refused("; ".join(why))
+        raise Refused(shortened(why, 3, "; "))
     bridge = find(layer)
     assert bridge is not None
     why = hidden(layer, bridge)
+    dtypes = {str(t.dtype).removeprefix("torch."): n for n, t in held(layer).items() if t.is_floating_point()}
+    if len(dtypes) > 1:
+        some = ", ".join(f"{name} of {dtype}" for dtype, name in dtypes.items())
+        why.append(f"expected parameters of one dtype, got {some}; cast the layer with .to(dtype)")
     if layer._forward_hooks or layer._forward_pre_hooks:
         why.append("it has forward hooks, as those of weight_norm, which would not run")
     if why:
@@ -86,6 +95,12 @@ def from_layer(layer: nn.Module, *, share: bool = False, **structure: Any) -> nn
     core: Any = like(quietly(lambda: bridge.configure(layer, **structure)), layer)
     views, own = bridge.tensors(layer, core), held(core)
     assert views.keys() == own.keys(), (type(layer).__name__, sorted(views.keys() ^ own.keys()))
+    for one, other in combinations(views, 2):
+        if views[one].data_ptr() == views[other].data_ptr() != 0:  # 0: of nothing, or without memory
+            raise Refused(
+                f"{type(layer).__name__}: expected parameters of their own, got one tensor for {one} and {other}, of "
+                "which training would make two; untie them, or convert(model), which keeps the layer's parameters"
+            )
     memory = {t.untyped_storage().data_ptr() for t in held(layer).values()}
     for name, view in views.items():
         parameter = isinstance(own[name], nn.Parameter)
@@ -125,8 +140,10 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
     instance("core", core, nn.Module, "a MessagePassing, or what from_layer returned")
     first, options = getattr(core, "origin", (None, {}))
     wanted = kind or first
+    # where layers of this kind differ, whose options do not go, and what is of another kind: the nearest are told
+    apart: list[tuple[int, str]] = []
     why: list[str] = []
-    near: list[str] = []  # layers of this kind, and where they differ: these say more than all the others
+    unlike: list[str] = []
     for bridge in BRIDGES:
         if wanted is not None and wanted not in bridge.layers():
             continue
@@ -135,18 +152,26 @@ def to_layer(core: nn.Module, kind: type[nn.Module] | None = None) -> nn.Module:
             like(layer, core)
             again = like(quietly(partial(bridge.configure, layer, **structure)), layer)
         except Refused as refusal:
-            why.append(str(refusal))
+            (unlike if isinstance(refusal, Unlike) else why).append(str(refusal))
             continue
-        apart = differences(again, core)
-        if apart:
-            near.append(f"{type(layer).__name__} has {apart}")
+        found = differences(again, core)
+        if found:
+            apart.append((len(found), f"{type(layer).__name__} has {shortened(found, 7, ', ')}"))
             continue
         with torch.enable_grad():
             _fill(layer, bridge.tensors(layer, core), core)
         return layer
-    if not (near or why):
-        why.append(f"{getattr(wanted, '__name__', wanted)} is unknown; known are {', '.join(known())}")
-    raise Refused(f"no layer computes this, got {described(core)}: " + "; ".join(near or why))
+    head = f"no layer computes this, got {described(core)}: "
+    if wanted is not None and not (apart or why or unlike):
+        library = getattr(wanted, "__module__", "").partition(".")[0]
+        raise Refused(f"{head}{getattr(wanted, '__name__', wanted)} is unknown; known are {known(library)}")
+    if isinstance(core, MessagePassing):  # of the others those with the same weight
+        unlike = [reason for reason in unlike if f"× {type(core.weight).__name__}" in reason] or unlike
+    elif wanted is None:
+        unlike = ["to_layer takes one MessagePassing, or what from_layer returned"]
+    near = [text for _, text in sorted(apart)] or why or unlike
+    more = "" if len(near) <= 3 or wanted is not None else "; to_layer(core, kind) says why of one kind"
+    raise Refused(head + shortened(near, 3, "; ") + more)
 
 
 def _fill(layer: nn.Module, views: dict[str, Tensor], core: nn.Module) -> None:

@@ -19,6 +19,8 @@ def one_loop_each(edge_index: Any, weight: Tensor | None, nodes: int, loop: floa
     matrix PyG adds the identity times ``loop``, also where the diagonal has an entry. Without edge weights PyG reads no
     ``loop``: all its loops weigh 1.
     """
+    if edge_index is None:  # a rule that swap() gave makes its own edges; a Graph refuses it
+        return None, weight
     if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
         index, values, _ = read(edge_index)
         assert values is not None

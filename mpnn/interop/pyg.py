@@ -28,9 +28,10 @@ class Conv(Base):
     It runs by the layer's kernels. While an explainer sets an edge mask, or a hook of PyG's propagate is registered,
     it computes the same edge by edge, through PyG's propagate: ``message`` gets the source's value and the weight.
 
-    Shapes: x (N, C) or (x_source, x_target), edge_index (2, E), ``EdgeIndex`` or a sparse matrix A[target, source],
-    edge_attr (E, k), edge_weight (E,), edge_type (E,), batch (N,). ``return_attention_weights`` gives also
-    (edge_index with added loops, weights before dropout), where the weight is a number per head.
+    Shapes: x (..., N, C) or (x_source, x_target), edge_index (2, E), ``EdgeIndex`` or a sparse matrix
+    A[target, source], edge_attr (E, k), edge_weight (E,), edge_type (E,), batch (N,).
+    ``return_attention_weights`` gives also (edge_index with added loops, weights before dropout), where the weight is a
+    number per head.
     """
 
     def __init__(self, layer: MessagePassing) -> None:
@@ -59,6 +60,11 @@ class Conv(Base):
         edges = {"edge_type": edge_type, "edge_weight": edge_weight}
         given = {"batch": batch, "coordinates": coordinates, "mask": mask}
         edge_attr = column(edge_attr)
+        for step in ("edge_update", "message_and_aggregate"):
+            if getattr(self, f"_{step}_forward_hooks") or getattr(self, f"_{step}_forward_pre_hooks"):
+                raise ValueError(
+                    f"a hook of {step} would never run: as_conv has message and aggregate; register it for one of these"
+                )
         if looked_into(self) or return_attention_weights:
             call = bind(
                 self.layer.neighbours, self.layer.weight, self.training, x,
@@ -85,6 +91,13 @@ class Conv(Base):
         self._alpha = None
         y = rule.finish(aggregate.to(call.value.dtype), call.nodes.get("x_target"))
         return (y, (index, weight)) if wanted else y
+
+    def edge_update(self):
+        """PyG's step before propagate, which a layer of ours has none of."""
+        raise NotImplementedError(
+            "as_conv has no edge_update, since no layer here changes what stands at its edges; message and aggregate "
+            "are what hooks and explainers see"
+        )
 
     def message(self, value_j, weight, added):
         """w_ij · value_j: (..., heads, E, D), or (..., E, C) with groups."""
@@ -126,8 +139,9 @@ def _in_rows(edge_index: Any, weight: Tensor, rows: Tensor) -> Tensor:
     """
     index = edge_index.edge_index if isinstance(edge_index, Graph) else read(edge_index)[0]
     given = rows >= 0
-    own = weight.new_zeros(index.shape[1], weight.shape[-1]).index_copy(0, rows[given], weight[given])
-    return torch.cat([own, weight[~given]])
+    own = weight.new_zeros(*weight.shape[:-2], index.shape[1], weight.shape[-1])
+    own = own.index_copy(-2, rows[given], weight[..., given, :])
+    return torch.cat([own, weight[..., ~given, :]], -2)
 
 
 def as_conv(layer: MessagePassing) -> Conv:

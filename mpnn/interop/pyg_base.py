@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from mpnn.interop.bridge import Bridge, Refused, quietly
+from mpnn.interop.bridge import Bridge, Refused, Unlike, quietly
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
 
@@ -79,6 +79,15 @@ def refused_rules(layer: Any, reduces: Sequence[str]) -> list[str]:
     return why
 
 
+def refused_cache(layer: Any, what: str) -> list[str]:
+    """Why a layer that goes on with what its first call was given is refused."""
+    why = [
+        f"cached=True): PyG goes on with the {what} of the first call, whatever comes later, and a core reads each "
+        "call's; set layer.cached = False (what edges are made into is remembered here without it)"
+    ]
+    return why if layer.cached else []
+
+
 def reduce_of(layer: Any) -> str:
     """The reduction of the core that a layer's aggregation is."""
     aggregation = type(layer.aggr_module).__name__
@@ -107,7 +116,7 @@ def parts(name: str, core: Any, weight: type[nn.Module]) -> tuple[Any, Any]:
         or not isinstance(core.neighbours, Graph)
         or type(core.weight) is not weight
     ):
-        raise Refused(f"{name} needs Graph × {weight.__name__}, got {type(core).__name__}")
+        raise Unlike(f"{name} needs Graph × {weight.__name__}")
     if core.neighbours.built:
         raise Refused(f"{name} takes its edges at the call, and this Graph was built with them")
     return core.neighbours, core.weight

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Refused, lent
+from mpnn.interop.bridge import Refused, Unlike, lent
 from mpnn.interop.pyg_base import Core, Pyg, biases, node_sets, parts, reduce_of, widths
 from mpnn.interop.pyg_networks import Gaussians
 from mpnn.interop.stacks import CosineCutoff
@@ -94,7 +94,7 @@ class CF(Pyg):
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         if not isinstance(core, CosineCutoff):
-            raise Refused("CFConv has a cutoff of the distance: wrap the layer in CosineCutoff")
+            raise Unlike("CFConv has a cutoff of the distance: wrap the layer in CosineCutoff")
         _, weight = parts(self.name, core.layer, EdgeLearned)
         network = plain_network(self.name, weight)
         return self.original(weight.in_channels, weight.out_channels, weight.before, network, core.cutoff), {}

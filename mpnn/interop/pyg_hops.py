@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Refused
+from mpnn.interop.bridge import Refused, Unlike
 from mpnn.interop.hops import Hops, ScaledLaplacian
 from mpnn.interop.loops import one_loop_each
-from mpnn.interop.pyg_base import Core, Pyg, biases, parts
+from mpnn.interop.pyg_base import Core, Pyg, biases, parts, refused_cache
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
 from mpnn.weights import SharedKernel
@@ -29,7 +29,7 @@ def linears(layers: Any, bias: bool = False) -> list[nn.Linear]:
 def hops_of(name: str, core: Any, recurrence: tuple[float, float]) -> tuple[Hops, Any, Any]:
     """(hops, rule, weight of the step); refused where the core is another."""
     if not isinstance(core, Hops) or core.recurrence != recurrence:
-        raise Refused(f"{name} is Hops with recurrence={recurrence}, got {type(core).__name__}")
+        raise Unlike(f"{name} is Hops with recurrence={recurrence}")
     rule, weight = parts(name, core.step, SharedKernel)
     if not weight.fixed:
         raise Refused(f"{name}'s step has no parameter")
@@ -37,9 +37,12 @@ def hops_of(name: str, core: Any, recurrence: tuple[float, float]) -> tuple[Hops
 
 
 class SG(Pyg):
-    """``SGConv``: the last power only. ``cached`` is kept, and changes nothing: no x is remembered."""
+    """``SGConv``: the last power only."""
 
     name = "SGConv"
+
+    def refuse_more(self, layer: Any) -> list[str]:
+        return refused_cache(layer, "x and edges")
 
     def configure(self, layer: Any) -> Hops:
         rule = step(symmetric=True, self_loops="add" if layer.add_self_loops else None)
@@ -48,17 +51,14 @@ class SG(Pyg):
     def tensors(self, layer: Any, core: nn.Module) -> dict[str, Tensor]:
         return {"linears.0.weight": layer.lin.weight} | biases("linears.0.bias", layer.lin.bias)
 
-    def options(self, layer: Any) -> dict[str, Any]:
-        return super().options(layer) | {"cached": layer.cached}
-
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         hops, rule, _ = hops_of(self.name, core, (1.0, 0.0))
         linear: Any = hops.linears[0]
         if len(hops.linears) != 1:
             raise Refused("SGConv has one matrix, of the last power")
         layer = self.original(
-            linear.in_features, linear.out_features, hops.first, options.get("cached", False),
-            rule.self_loops == "add", linear.bias is not None, aggr=options.get("aggr", "add"),
+            linear.in_features, linear.out_features, hops.first, False, rule.self_loops == "add",
+            linear.bias is not None, aggr=options.get("aggr", "add"),
         )  # fmt: skip
         return layer, {}
 
@@ -110,7 +110,7 @@ class Cheb(Pyg):
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         if not isinstance(core, ScaledLaplacian):
-            raise Refused(f"ChebConv steps by ScaledLaplacian, got {type(core).__name__}")
+            raise Unlike("ChebConv steps by ScaledLaplacian")
         hops, _, _ = hops_of(self.name, core.hops, (2.0, -1.0))
         linear: Any = hops.linears[0]
         layer = self.original(

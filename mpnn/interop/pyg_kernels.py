@@ -8,7 +8,18 @@ from torch import Tensor, nn
 
 from mpnn.interop.bridge import Refused
 from mpnn.interop.loops import one_loop_each
-from mpnn.interop.pyg_base import Core, Pyg, as_wide, biases, node_sets, parts, reduce_of, structure, widths
+from mpnn.interop.pyg_base import (
+    Core,
+    Pyg,
+    as_wide,
+    biases,
+    node_sets,
+    parts,
+    reduce_of,
+    refused_cache,
+    structure,
+    widths,
+)
 from mpnn.interop.stacks import Stack, UnitLength
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
@@ -21,8 +32,6 @@ class GCN(Pyg):
     """``GCNConv``: loops added, degrees on both ends, one matrix.
 
     ``improved`` is loops of weight 2; without edge weights PyG does not read it, and neither does a converted layer.
-    ``cached`` is kept, and changes nothing: what is derived from an ``edge_index`` is remembered for that very tensor,
-    so another one is another graph.
     """
 
     name = "GCNConv"
@@ -31,7 +40,7 @@ class GCN(Pyg):
     def refuse_more(self, layer: Any) -> list[str]:
         if layer.normalize and reduce_of(layer) != "sum":
             return [f"aggr={layer.aggr!r}): symmetric weights go with a sum; pass normalize=False"]
-        return []
+        return refused_cache(layer, "edges")
 
     def configure(self, layer: Any) -> MessagePassing:
         loops = {"self_loops": "add", "loop_weight": 2.0 if layer.improved else 1.0} if layer.add_self_loops else {}
@@ -46,7 +55,7 @@ class GCN(Pyg):
         return {"weight.weight": layer.lin.weight[None]} | biases("weight.bias", layer.bias)
 
     def options(self, layer: Any) -> dict[str, Any]:
-        return super().options(layer) | {"cached": layer.cached, "improved": layer.improved}
+        return super().options(layer) | {"improved": layer.improved}
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         rule, weight = parts(self.name, core, SharedKernel)
@@ -55,7 +64,7 @@ class GCN(Pyg):
             raise Refused("GCNConv adds loops only where it normalises")
         layer = self.original(
             weight.in_channels, weight.out_channels, improved=options.get("improved", rule.loop_weight == 2.0),
-            cached=options.get("cached", False), add_self_loops=rule.self_loops == "add", normalize=normalised,
+            add_self_loops=rule.self_loops == "add", normalize=normalised,
             bias=weight.bias is not None, aggr=options.get("aggr", weight.reduce),
         )  # fmt: skip
         return layer, {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Refused, lent
+from mpnn.interop.bridge import Refused, Unlike, lent
 from mpnn.interop.compositions import Hyperedges, LocalGlobal
 from mpnn.interop.pyg_base import Core, Pyg, biases, node_sets, parts, reduce_of
 from mpnn.interop.pyg_filters import refused_network
@@ -36,7 +36,7 @@ class GIN(Pyg):
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         if not isinstance(core, Stack) or core.after is None:
-            raise Refused("GINConv is a Stack with a network after it")
+            raise Unlike("GINConv is a Stack with a network after it")
         _, weight = parts(self.name, core.layer, SharedKernel)
         root = weight.root
         if not isinstance(root, ScaledIdentity) or not weight.fixed:
@@ -70,7 +70,7 @@ class Hypergraph(Pyg):
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         if not isinstance(core, Hyperedges):
-            raise Refused(f"HypergraphConv is Hyperedges, got {type(core).__name__}")
+            raise Unlike("HypergraphConv is Hyperedges")
         _, weight = parts(self.name, core.to_edges, SharedKernel)
         _, back = parts(self.name, core.to_nodes, SharedKernel)
         return self.original(weight.in_channels, weight.out_channels, bias=back.bias is not None), {}
@@ -133,7 +133,7 @@ class GPS(Pyg):
         from mpnn.interop.layer import to_layer
 
         if not isinstance(core, LocalGlobal):
-            raise Refused(f"GPSConv is LocalGlobal, got {type(core).__name__}")
+            raise Unlike("GPSConv is LocalGlobal")
         weight: Any = core.attention.weight
         conv = None if core.conv is None else to_layer(core.conv)
         given = {"bias": weight.query.bias is not None, "dropout": weight.dropout}

@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from mpnn.checks import instance
-from mpnn.interop.attention import Attention
+from mpnn.interop.attention import Attention, check_told
 from mpnn.interop.drop_in import DropIn
 from mpnn.message_passing import MessagePassing
+from mpnn.models import ResidualBlock
 from mpnn.neighbours import Neighbours
 
 Ruled = MessagePassing | Attention
@@ -23,10 +24,15 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     Args:
         neighbours: the new rule, shared by all layers that it is given to.
         where: names, globs (``"encoder.*"``) or a function ``(name, layer) -> bool``; by default every layer whose
-            weight is attention, without the attentions between two sets of tokens of a Hugging Face model.
+            weight is attention, without those between two sets of tokens: the cross-attention of a decoder of torch or
+            Hugging Face, ``cross`` of a :class:`~mpnn.models.ResidualBlock`. What a ``nn.MultiheadAttention`` alone
+            will be called with is not known before, so it is among them.
+
+    A layer of PyG with a rule that makes its own edges is called with ``edge_index=None``.
 
     Raises:
-        ValueError: where a name matches no layer, or a layer's weight does not fit the rule; then nothing is changed.
+        ValueError: where a name matches no layer, a layer's weight does not fit the rule, or its calls cannot tell what
+            the rule is to be told (edges, a grid's size); then nothing is changed.
 
     Example::
 
@@ -43,9 +49,12 @@ def swap(model: nn.Module, *, neighbours: Neighbours, where: Where = None) -> li
     layers = _layers(model)
     if not layers:
         raise ValueError("expected a model with layers of mpnn, got none that has a rule; convert(model) first")
-    chosen = _chosen(layers, where)
+    chosen = _chosen(model, layers, where)
+    kinds = {name: module.bridge.kind for name, module in model.named_modules() if isinstance(module, DropIn)}
     for name in chosen:
         try:
+            for part in {"", *_ancestors(name)} & kinds.keys():  # a layer of another library brings what that knows
+                check_told(neighbours, {"graph": "edges", "convolution": "grid"}.get(kinds[part]))
             _check_rule(layers[name], neighbours)
         except ValueError as error:
             raise ValueError(f"{name or 'the model'} cannot take {neighbours}: {error}") from None
@@ -64,7 +73,7 @@ def _check_rule(layer: Ruled, neighbours: Neighbours) -> None:
     if isinstance(layer, Attention):
         layer.check_rule(neighbours)
     else:
-        layer.weight.build_for(neighbours)
+        MessagePassing(neighbours, layer.weight)  # its door is the one of this layer
 
 
 def _layers(model: nn.Module) -> dict[str, Ruled]:
@@ -81,10 +90,11 @@ def _layers(model: nn.Module) -> dict[str, Ruled]:
     return found
 
 
-def _chosen(layers: dict[str, Ruled], where: Where) -> list[str]:
+def _chosen(model: nn.Module, layers: dict[str, Ruled], where: Where) -> list[str]:
     """The names that ``where`` means; a name or glob of a parent means all layers below it."""
     if where is None:
-        return [name for name, layer in layers.items() if _attends(layer)]
+        across = [block.cross for block in model.modules() if isinstance(block, ResidualBlock)]
+        return [name for name, layer in layers.items() if _attends(layer) and not any(layer is c for c in across)]
     if callable(where):
         return [name for name, layer in layers.items() if where(name, layer)]
     if isinstance(where, bytes) or not isinstance(where, Iterable):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import readable
-from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.bridge import Bridge, Refused, Unlike
 from mpnn.interop.torch_masks import masks
 from mpnn.interop.torch_nested import nested, padded
 from mpnn.message_passing import MessagePassing
@@ -71,11 +71,12 @@ class Attention(Bridge):
         return {"batch_first": layer.batch_first}
 
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-        weight = getattr(core, "weight", None)
-        if not (isinstance(core, MessagePassing) and isinstance(core.neighbours, AllTokens)):
-            raise Refused("nn.MultiheadAttention needs AllTokens × QKSoftmax")
-        if not isinstance(weight, QKSoftmax) or weight.in_channels % weight.heads:
-            raise Refused("nn.MultiheadAttention needs QKSoftmax, and heads that divide its channels")
+        weight: Any = getattr(core, "weight", None)
+        attends = isinstance(core, MessagePassing) and isinstance(weight, QKSoftmax)
+        if not attends or not isinstance(core.neighbours, AllTokens):
+            raise Unlike("nn.MultiheadAttention needs AllTokens × QKSoftmax")
+        if weight.in_channels % weight.heads:
+            raise Refused("nn.MultiheadAttention needs heads that divide its channels")
         key, value = weight.part_widths()
         layer = nn.MultiheadAttention(
             weight.in_channels, weight.heads, dropout=weight.dropout, bias=weight.query.bias is not None, kdim=key,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.bridge import Bridge, Refused, Unlike
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Grid
 from mpnn.weights import SharedKernel
@@ -41,9 +41,9 @@ class Conv(Bridge):
     def restore(self, core: Any, options: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
         grid, weight = getattr(core, "neighbours", None), getattr(core, "weight", None)
         if not (isinstance(grid, Grid) and isinstance(weight, SharedKernel)) or not 1 <= grid.axes <= 3:
-            raise Refused("a convolution needs Grid in 1 to 3 axes × SharedKernel")
+            raise Unlike("a convolution needs Grid in 1 to 3 axes × SharedKernel")
         if grid.border == "clamp" or weight.groups is None:
-            raise Refused("a convolution has no border='clamp' and a matrix per offset, not heads")
+            raise Refused("a convolution has no border='clamp', and a matrix for each offset, not heads")
         make: Any = self._CLASSES[grid.axes - 1]
         layer = make(
             weight.in_channels, weight.out_channels, grid.kernel_size, grid.stride, grid.padding, grid.dilation,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.bridge import Bridge, Unlike
 from mpnn.interop.torch_nested import nested, padded
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Full, Window
@@ -42,7 +42,7 @@ class Linear(Bridge):
         weight: Any = getattr(core, "weight", None)
         units = isinstance(rule, Full) and isinstance(weight, Static)
         if not units and not (isinstance(rule, Window) and isinstance(weight, SharedKernel)):
-            raise Refused("nn.Linear needs Full × Static or Window(0) × SharedKernel")
+            raise Unlike("nn.Linear needs Full × Static or Window(0) × SharedKernel")
         sizes = (rule.sources, rule.targets) if units else (weight.in_channels, weight.out_channels)
         return nn.Linear(*sizes, bias=weight.bias is not None), {"units": units}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from mpnn.interop.bridge import Bridge, Refused
+from mpnn.interop.bridge import Bridge, Refused, Unlike
 from mpnn.interop.torch_attention import Attention, attention
 from mpnn.interop.torch_masks import masks
 from mpnn.interop.torch_nested import nested, padded
@@ -94,9 +94,14 @@ class Block(Bridge):
         attentive = isinstance(core, ResidualBlock) and (core.cross is not None) == ("multihead_attn" in self.pairs)
         wanted = "to itself and as cross=" if "multihead_attn" in self.pairs else "to itself"
         if not attentive or not isinstance(core.layer, MessagePassing):
-            raise Refused(f"nn.{self.layers()[0].__name__} needs a ResidualBlock with attention, {wanted}")
+            raise Unlike(f"nn.{self.layers()[0].__name__} needs a ResidualBlock with attention, {wanted}")
         parts = {name: getattr(core, self.pairs[name]) for name in self._parts(nn.MultiheadAttention)}
-        inner = {name: _ATTENTION.restore(part, options)[0] for name, part in parts.items()}
+        inner: dict[str, Any] = {}
+        for name, part in parts.items():
+            try:
+                inner[name] = _ATTENTION.restore(part, options)[0]
+            except Unlike as reason:  # the block is one, and its attention is none
+                raise Refused(f"{name}: {reason}") from None
         first, activation = inner["self_attn"], core.mlp[1]
         layer: Any = self.make(
             d_model=core.channels, nhead=first.num_heads, dim_feedforward=core.mlp[0].out_features,

@@ -32,6 +32,10 @@ def unsupported(spec: Spec) -> list[str]:
     why = []
     if spec.weight != "SharedKernel" or spec.neighbours not in ("AllTokens", "Full"):
         why.append("needs AllTokens(max_tokens=m) or Full with SharedKernel: one weight per distance of two tokens")
+    elif spec.relations < (spec.sources if spec.causal else spec.sources + spec.targets - 1):
+        why.append(
+            "AllTokens() without max_tokens counts no distances: a weight built for edges weighs all pairs alike"
+        )
     if spec.fixed:
         why.append("fixed=True has no kernel: every weight is 1")
     if spec.reduce != "sum" or spec.normalise is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -31,6 +32,9 @@ class Values(nn.Module):
 
 
 def _block(layer: MessagePassing, activation: type[nn.Module] | None, residual: bool) -> nn.Module:
+    if isinstance(activation, nn.Module):
+        kind = type(activation).__name__
+        raise TypeError(f"expected activation to be a class, of which each layer makes one, got a {kind}; pass {kind}")
     block = PlainBlock(layer, None if activation is None else activation())
     return Skip(block) if residual else block
 
@@ -50,8 +54,8 @@ def MLP(sizes: Sequence[int], *, activation: type[nn.Module] = nn.ReLU, residual
         >>> MLP((40, 100, 100, 10))(torch.ones(4, 40)).shape
         torch.Size([4, 10])
     """
-    if len(sizes) < 2:
-        raise ValueError(f"expected sizes of at least inputs and outputs, got {tuple(sizes)}")
+    if isinstance(sizes, int) or len(sizes) < 2:
+        raise ValueError(f"expected sizes to be a tuple, at least of inputs and outputs, got {sizes}; as (64, 100, 10)")
     last = len(sizes) - 2
     blocks = [
         _block(MessagePassing(Full(a, b), Static()), activation if i < last else None, residual and a == b and i < last)
@@ -73,14 +77,15 @@ def _each(name: str, value: Any, layers: int) -> list[Any]:
 
 
 def CNN(  # type: ignore[no-untyped-def]
-    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...], kernel_size=3, stride=1,
+    in_channels: int, channels: Sequence[int], classes: int, *, size: tuple[int, ...] | int, kernel_size=3, stride=1,
     padding="same",
     border: str = "zeros", activation: type[nn.Module] = nn.ReLU, readout: str = "mean", residual: bool = False,
 ) -> Network:  # fmt: skip
     """A convolutional network, ``Grid`` × ``SharedKernel``: every cell sees its window with one kernel.
 
     Args:
-        channels: a width per layer. size: the grid's shape; tokens are its cells in row-major order.
+        channels: a width per layer. size: the grid's shape, or an int for one axis; its cells, row by row, are the
+        tokens.
         kernel_size, stride, padding: one value, or one per layer. readout: a pool of :class:`Readout`.
         residual: a layer that keeps its shape adds its input.
 
@@ -100,7 +105,7 @@ def CNN(  # type: ignore[no-untyped-def]
         *(_each(n, v, layers) for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))),
         strict=True,
     )
-    blocks, width, grid = [], in_channels, tuple(size)
+    blocks, width, grid = [], in_channels, (size,) if isinstance(size, int) else tuple(size)
     for out, (k, s, p) in zip(channels, options, strict=True):
         rule = Grid(grid, k, stride=s, padding=p, border=border)
         target = rule.target_size(grid)
@@ -114,6 +119,22 @@ def CNN(  # type: ignore[no-untyped-def]
     for n in grid:
         cells *= n
     return Network(blocks, readout=Readout(width * cells if readout == "flatten" else width, classes, readout))
+
+
+def _made(weight: Callable[..., Weight], *widths: int) -> Weight:
+    """The weight of one layer, by the function that makes it of the layer's widths."""
+    one = len(widths) == 1
+    example = "lambda c: QKSoftmax(c, heads=4)" if one else "lambda before, after: SharedKernel(before, after)"
+    wanted = f"expected weight to be a function of a layer's width{'' if one else 's'}, as {example}"
+    if isinstance(weight, nn.Module) or not callable(weight):
+        raise TypeError(f"{wanted}, got {type(weight).__name__}(…), one weight; each layer makes its own")
+    try:
+        inspect.signature(weight).bind(*widths)
+    except TypeError as error:
+        raise TypeError(
+            f"{wanted}, got one that does not fit the call weight({', '.join(map(str, widths))}): {error}"
+        ) from None
+    return weight(*widths)
 
 
 def gcn(in_channels: int, out_channels: int) -> Weight:
@@ -148,7 +169,7 @@ def GNN(
     rule = Graph(self_loops="add") if neighbours is None else neighbours
     blocks, width = [], in_channels
     for out in channels:
-        blocks.append(_block(MessagePassing(rule, weight(width, out)), activation, residual and width == out))
+        blocks.append(_block(MessagePassing(rule, _made(weight, width, out)), activation, residual and width == out))
         width = out
     return Network(blocks, position=position, readout=Readout(width, classes, readout))
 
@@ -189,7 +210,8 @@ def Transformer(
     make = (lambda c: QKSoftmax(c, heads, dropout=dropout)) if weight is None else weight
     wide = 4 * channels if hidden is None else hidden
     blocks = [
-        ResidualBlock(MessagePassing(rule, make(channels)), channels, wide, dropout=dropout) for _ in range(depth)
+        ResidualBlock(MessagePassing(rule, _made(make, channels)), channels, wide, dropout=dropout)
+        for _ in range(depth)
     ]
     return Network(
         blocks, tokens=tokens, embed=None if in_channels is None else nn.Linear(in_channels, channels),

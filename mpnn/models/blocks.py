@@ -120,6 +120,12 @@ class ResidualBlock(nn.Module):
         self, x: Tensor, call: Any = None, cross_call: Any = None, *, memory: Tensor | Tokens | None = None, **given
     ) -> Tensor:  # fmt: skip
         """x after all steps; ``call(layer, x)`` and ``cross_call(cross, x)`` run the two layers, if they are given."""
+        for name, function in (("call", call), ("cross_call", cross_call)):
+            if function is not None and not callable(function):
+                raise TypeError(
+                    f"expected {name} to be a function of (layer, x), got {type(function).__name__}; what cross looks "
+                    "at is memory=, masks are keywords"
+                )
         call = partial(_keywords, given) if call is None else call
         x = self._add(x, self.norm1, partial(call, self.layer))
         last = self.norm2

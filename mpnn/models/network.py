@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.binding import reads_offset, token_sets
+from mpnn.checks import instance
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph
-from mpnn.positions import GraphCode
+from mpnn.positions import GraphCode, Rotary
+from mpnn.positions.base import ScoreBias
 from mpnn.tokens.base import Tokens
 from mpnn.tokens.places import counted_positions
 
@@ -115,6 +117,14 @@ class Network(nn.Module):
         readout: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        if position is not None:
+            instance("position", position, nn.Module, "a code that is added to x, as Sinusoidal(channels)")
+        if isinstance(position, Rotary | ScoreBias):
+            given, name = ("position", "Rotary") if isinstance(position, Rotary) else ("score_bias", "a score bias")
+            raise TypeError(
+                f"expected position to be a code that is added to x, as Sinusoidal(channels), got {name}, which goes "
+                f"into attention: weight=lambda c: QKSoftmax(c, heads=4, {given}=...)"
+            )
         self.tokens, self.embed, self.position = tokens, embed, position
         self.blocks, self.readout = nn.ModuleList(blocks), readout
 

@@ -153,7 +153,8 @@ class Grid(Neighbours):
         if sources != product(size):
             raise ValueError(
                 f"expected tokens of shape (..., {product(size)}, C) for {self}, got {int(sources)} tokens; "
-                "pass grid= or flatten the image with PatchTokens"
+                "pass grid= or flatten the image with PatchTokens, or cell by cell: image.flatten(-"
+                f"{self.axes}).mT of (B, C, {', '.join(map(str, size))})"
             )
         if self.size is None:
             self._check_size(size)

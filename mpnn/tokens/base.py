@@ -91,7 +91,10 @@ class Tokens:
             if any(isinstance(n, int) and n < 0 for n in self.grid):
                 raise ValueError(f"expected grid of sizes ≥ 0, got {self.grid}")
             if math.prod(self.grid) != lead[-1]:
-                raise ValueError(f"expected {math.prod(self.grid)} tokens for grid {self.grid}, got {lead[-1]}")
+                raise ValueError(
+                    f"expected {math.prod(self.grid)} tokens for grid {self.grid}, got {lead[-1]}; the cells of an "
+                    f"image (B, C, {', '.join(map(str, self.grid))}) are image.flatten(-{len(self.grid)}).mT"
+                )
 
     def __repr__(self) -> str:
         fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))

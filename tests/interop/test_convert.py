@@ -17,7 +17,7 @@ from mpnn.interop import convert, from_layer, revert, swap
 from mpnn.interop import drop_in as drop_in_module
 from mpnn.interop.drop_in import DropIn
 from mpnn.models import Transformer
-from mpnn.neighbours import AllTokens, Global, Window
+from mpnn.neighbours import AllTokens, Global, Graph, Grid, Window
 
 ALL = ("attention", "convolution", "graph", "linear")
 
@@ -88,7 +88,7 @@ def test_the_report() -> None:
     was = net[0].training
     text = str(convert(net[:2], example=torch.ones(1, 2, 6)))
     assert text.splitlines() == [
-        "1 layers converted, 1 left as they were",
+        "1 layer converted, 1 left as it was",
         "  0  Conv1d  convolution  conv",
         "  1  ConvTranspose1d left: ConvTranspose1d: a transposed convolution is out of scope",
     ]
@@ -317,6 +317,9 @@ def test_swap_by_names_globs_and_functions(where: Any, changed: list[str]) -> No
             ValueError,
             r"mix cannot take Window\(1, 1\): expected a neighbourhood of the same",
         ),
+        (Graph(), None, ValueError, r"encoder.layers.0.layer cannot take Graph\(\): expected the edges in the rule"),
+        (Graph(), "patch", ValueError, r"patch cannot take Graph\(\): expected the edges in the rule"),
+        (Grid(axes=2), "pool", ValueError, r"pool cannot take Grid\(axes=2.*: expected the size in the rule"),
         (Window, None, TypeError, "expected neighbours to be a rule of mpnn.neighbours, got the class Window"),
         ("window", None, TypeError, "expected neighbours to be a rule of mpnn.neighbours, got str"),
     ],
@@ -328,6 +331,41 @@ def test_a_refused_swap_changes_nothing(neighbours: Any, where: Any, error: type
     with pytest.raises(error, match=words):
         swap(net, neighbours=neighbours, where=where)
     assert torch.equal(net(x), y)
+
+
+def test_a_convolution_takes_a_grid_of_any_size() -> None:
+    net, x = model(), image()
+    net.mix.padding_mode = "circular"
+    y = net(x)
+    net.mix.padding_mode = "zeros"
+    convert(net)
+    swap(net, neighbours=Grid(axes=2, padding=(1, 1), border="circular"), where="mix")
+    torch.testing.assert_close(net(x), y)
+
+
+def test_a_softmax_over_weighted_loops_is_refused_as_in_a_layer() -> None:
+    net = Transformer(4, 8, 1, 3)
+    with pytest.raises(ValueError, match="loop_weight would be ignored by a softmax"):
+        swap(net, neighbours=Graph(self_loops="add", loop_weight=2.0))
+    assert swap(net, neighbours=Graph()) == ["blocks.0.layer"]  # its call brings edges
+    with pytest.raises(ValueError, match="expected edge_index at the call"):
+        net(torch.ones(2, 4))
+
+
+def test_attention_to_a_memory_is_left_alone_unless_it_is_named() -> None:
+    net, x, memory = (
+        nn.TransformerDecoderLayer(8, 2, 12, 0.0, batch_first=True),
+        torch.randn(2, 6, 8),
+        torch.randn(2, 4, 8),
+    )
+    convert(net)
+    assert swap(net, neighbours=Window(1)) == ["layer"]
+    changed = net(x, memory)
+    band = (torch.arange(6)[:, None] - torch.arange(6)).abs() > 1
+    revert(net)
+    torch.testing.assert_close(changed, net(x, memory, tgt_mask=band))
+    convert(net)
+    assert swap(net, neighbours=Window(1), where="cross") == ["cross"]
 
 
 def test_a_swapped_rule_is_undone_by_revert() -> None:

@@ -170,6 +170,8 @@ def test_a_name_has_one_rule():
         register("sdpa", Window(3, 0))
     with pytest.raises(TypeError, match="expected neighbours to be"):
         register("tests-none", 3)
+    with pytest.raises(ValueError, match=r"expected the edges in the rule, .* got Graph\(\): no call brings any"):
+        register("tests-open", Graph())
 
 
 def test_a_graph_names_tokens_by_their_place():

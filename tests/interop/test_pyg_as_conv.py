@@ -91,6 +91,30 @@ def test_an_edge_mask_of_one_changes_nothing_and_of_zero_removes_the_message(nam
         conv(x, INDEX, **given)
 
 
+@pytest.mark.parametrize("name", RULES)
+def test_leading_dimensions_edge_by_edge(name: str) -> None:
+    make, data = RULES[name]
+    conv, given, x = as_conv(make()).double(), data(), torch.randn(2, 6, 4).double()
+    if "coordinates" in given:
+        given["coordinates"] = given["coordinates"].expand(2, -1, -1)
+    expected = conv(x, INDEX, **given)
+    conv.register_message_forward_hook(lambda *_: None)
+    torch.testing.assert_close(conv(x, INDEX, **given), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("step", ["edge_update", "message_and_aggregate"])
+def test_a_hook_that_would_never_run_is_refused(step: str) -> None:
+    for when in ("forward_pre", "forward"):
+        conv = as_conv(gcn())
+        hook = getattr(conv, f"register_{step}_{when}_hook")(lambda *_: None)
+        with pytest.raises(ValueError, match=f"a hook of {step} would never run"):
+            conv(torch.randn(6, 4), INDEX)
+        hook.remove()
+        conv(torch.randn(6, 4), INDEX)
+    with pytest.raises(NotImplementedError, match="as_conv has no edge_update"):
+        conv.edge_updater(INDEX)
+
+
 def test_masks_mean_what_pygs_mean() -> None:
     layer = pyg.GATConv(4, 3, heads=2).double().eval()
     ours, x = as_conv(from_layer(layer)), torch.randn(6, 4).double()

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.models.schnet import CFConv
 
-from mpnn.interop import convert, from_layer, revert, to_layer
+from mpnn.interop import convert, from_layer, revert, swap, to_layer
+from mpnn.neighbours import AllTokens
 
 INDEX = torch.tensor(
     [[0, 1, 1, 2, 2, 3, 4, 5, 5, 0], [1, 0, 2, 2, 3, 1, 4, 0, 3, 5]]
@@ -205,6 +206,8 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
     (lambda: pyg.RGATConv(4, 5, 2), "RGATConv: .*two families in one weight"),
     (lambda: pyg.EdgeConv(nn.Linear(8, 5)), "EdgeConv: .*not linear in x_j"),
     (lambda: pyg.FiLMConv(4, 5), "FiLMConv: .*not linear in x_j"),
+    (lambda: pyg.GCNConv(4, 5, cached=True), r"GCNConv\(cached=True\): .*set layer.cached = False"),
+    (lambda: pyg.SGConv(4, 5, cached=True), r"SGConv\(cached=True\): .* x and edges of the first call"),
     (lambda: Doubled(4, 5), "Doubled has no configuration here; known are"),
 ]  # fmt: skip
 
@@ -236,6 +239,18 @@ def test_refused_at_the_call(call: Callable[[nn.Module, Tensor], Any], text: str
     _, conv = pair(pyg.GCNConv(4, 5))
     with pytest.raises((ValueError, IndexError), match=text):
         call(conv, tokens(6, 4))
+
+
+@pytest.mark.parametrize("name", TAKE_SPARSE)
+def test_a_rule_that_makes_its_own_edges_is_called_without_any(name: str) -> None:
+    """All tokens are the complete graph with its loops, which PyG's own layer is given."""
+    layer, ours = pair(TAKE_SPARSE[name]())
+    swap(ours, neighbours=AllTokens(), where=lambda *_: True)
+    x = tokens(6, 4)
+    complete = torch.cartesian_prod(torch.arange(6), torch.arange(6)).T
+    torch.testing.assert_close(ours(x, None), layer(x, complete), rtol=1e-10, atol=1e-10)
+    with pytest.raises(ValueError, match=r"edge_index would be ignored by AllTokens\(\).*pass edge_index=None"):
+        ours(x, INDEX)
 
 
 def test_lazy_layers_are_converted_after_a_first_forward() -> None:

@@ -13,7 +13,7 @@ from helpers.bridged import EXACT, assert_bits, assert_drop_in
 from mpnn import MessagePassing, trace_kernels
 from mpnn.interop import convert, from_layer, to_layer
 from mpnn.neighbours import AllTokens, Full, Graph, Window
-from mpnn.weights import SharedKernel, Static
+from mpnn.weights import QKSoftmax, SharedKernel, Static
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -159,3 +159,30 @@ def test_extra_biases_are_refused_with_their_keys() -> None:
         convert(bare, ("linear", "convolution", "attention"))
         with pytest.raises(RuntimeError, match="Unexpected key"):
             bare.load_state_dict(layer.state_dict())
+
+
+SHORT = {
+    "window": (
+        MessagePassing(Window(2), QKSoftmax(4, 2)),
+        "nn.MultiheadAttention needs AllTokens × QKSoftmax; TransformerConv",
+    ),
+    "built": (MessagePassing(Graph(torch.zeros(2, 3).long(), 3), SharedKernel(4, 4, root=True)), "edges at the call"),
+    "three of four": (
+        MessagePassing(Graph(self_loops="replace"), SharedKernel(4, 4, root=True)),
+        "and 1 more; to_layer",
+    ),
+    "no core": (nn.Linear(2, 2), "to_layer takes one MessagePassing"),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_refusal_names_what_comes_near_and_no_other(name: str) -> None:
+    core, words = SHORT[name]
+    with pytest.raises(ValueError, match="no layer computes this, got") as refused:
+        to_layer(core)
+    assert words in str(refused.value) and len(str(refused.value)) < 400
+
+
+def test_a_container_is_told_of_convert() -> None:
+    with pytest.raises(ValueError, match=r"Sequential has no configuration here; .*; convert\(model\) converts"):
+        from_layer(nn.Sequential(nn.Linear(2, 2)))

@@ -75,6 +75,33 @@ def test_a_part_of_the_name_core_is_kept() -> None:
     assert "'core' of its own" in convert(layer).rows[0].left and isinstance(layer.core, nn.Linear)
 
 
+def tied() -> nn.MultiheadAttention:
+    layer = nn.MultiheadAttention(4, 2, kdim=3, vdim=3, batch_first=True)
+    layer.v_proj_weight = layer.k_proj_weight
+    return layer
+
+
+def test_tied_parameters_are_not_made_two() -> None:
+    with pytest.raises(ValueError, match=r"one tensor for weight.key.weight and weight.value.weight.*convert\(model\)"):
+        from_layer(tied())
+    layer, core = tied(), copy.deepcopy(tied())
+    assert core.v_proj_weight is core.k_proj_weight
+    core.load_state_dict(layer.state_dict())
+    convert(core)
+    q, k = torch.randn(2, 5, 4), torch.randn(2, 3, 3)
+    for one in (layer, core):
+        one(q, k, k)[0].square().sum().backward()
+    torch.testing.assert_close(core.k_proj_weight.grad, layer.k_proj_weight.grad)
+
+
+def test_parameters_of_several_dtypes_are_not_cast() -> None:
+    layer = encoder()
+    layer.norm1.double()
+    with pytest.raises(ValueError, match=r"one dtype, got .* of float32, norm1.bias of float64; cast the layer"):
+        from_layer(layer)
+    assert from_layer(layer.double()).norm1.weight.dtype == torch.float64
+
+
 def test_hooks_of_the_layer_itself_do_not_come_along() -> None:
     layer = nn.Linear(2, 2)
     layer.register_forward_hook(lambda m, args, y: y * 0)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from helpers.compare import agree, run
 from mpnn import MessagePassing, use_kernels
 from mpnn.kernels import fft
-from mpnn.neighbours import AllTokens, Full
+from mpnn.neighbours import AllTokens, Full, Graph
 from mpnn.weights import SharedKernel
 
 WAYS = pytest.mark.parametrize("long", [True, False], ids=["FFT", "conv1d"])
@@ -192,3 +192,13 @@ def test_memory_is_linear() -> None:
     with Watch():
         layer(x).sum().backward()
     assert 0 < largest <= 4 * 16384 * 2
+
+
+def test_one_matrix_for_all_pairs_is_no_correlation() -> None:
+    """A weight that was built for edges has one relation; all tokens without max_tokens have one, too."""
+    weight = SharedKernel(4, 6)
+    MessagePassing(Graph(), weight)
+    layer, x = MessagePassing(AllTokens(), weight), torch.randn(2, 5, 4)
+    expected = (x @ weight.weight[0].T).sum(-2, keepdim=True).expand(2, 5, 6) + weight.bias
+    torch.testing.assert_close(layer(x), expected)
+    assert "max_tokens" in layer.plan(x).reasons["fft"][0]

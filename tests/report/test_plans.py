@@ -35,6 +35,13 @@ def test_the_table_has_a_row_a_layer():
     assert "Grid × SharedKernel" in text and "blocks.1.layer" in text
 
 
+def test_rich_prints_a_plan_as_its_words():
+    plan = MessagePassing(Window(3), QKSoftmax(8, heads=2)).plan(torch.ones(64, 8))
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(plan)
+    assert console.export_text().rstrip() == str(plan).rstrip()
+
+
 def test_a_single_layer_is_a_model():
     layer = MessagePassing(AllTokens(), QKSoftmax(8, heads=2))
     assert plan_table({"": layer.plan(torch.ones(4, 8))}).columns[0]._cells == ["the layer"]
