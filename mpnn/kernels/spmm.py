@@ -20,6 +20,7 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
 from mpnn.sparse.csr import Csr
+from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import SegmentSum, rows3, spmm
 from mpnn.spec import Spec
 
@@ -75,13 +76,16 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     csr = Csr.of(edges, call.targets, call.sources)
     weight = _scale(call, csr)
-    narrow = rule.after < rule.before
+    weight = csr.ones(call.value.dtype) if weight is None else weight
+    if edges.count == 0 or call.value.numel() == 0 or weight.requires_grad:
+        return None
+    a, narrow = Fixed(csr, weight), rule.after < rule.before
 
     def run(x: Tensor) -> Tensor:
         matrix = rule.weight[0]
         if not narrow:  # the dense product comes last and takes the bias with it
-            return F.linear(spmm(csr, weight, x.unsqueeze(0)).squeeze(0), matrix, rule.bias)
-        y = spmm(csr, weight, F.linear(x, matrix).unsqueeze(0)).squeeze(0)
+            return F.linear(apply(Product, a, x), matrix, rule.bias)
+        y = apply(Product, a, F.linear(x, matrix))
         return y if rule.bias is None else y + rule.bias
 
     return run
