@@ -24,6 +24,10 @@ class Fixed:
         self.csr, self.weight, self.matrix = csr, weight, csr.kept(weight)
         self._transpose: Fixed | None = None
 
+    def times(self, x: Tensor) -> Tensor:
+        """A x, without a gradient."""
+        return product(self.matrix, x)
+
     @property
     def transpose(self) -> Fixed:
         """Aᵀ."""
@@ -40,7 +44,7 @@ class Product(Function):
 
     @staticmethod
     def forward(a: Fixed, x: Tensor) -> Tensor:
-        return product(a.matrix, x)
+        return a.times(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
