@@ -24,7 +24,7 @@ from benchmarks.memory import Server, supported
 from benchmarks.roofs import calibrate
 
 DEADLINE = {"smoke": 45.0, "bench": 630.0, "scale": float("inf")}  # seconds in which a run means to end
-AROUND = 2.0  # seconds of a case besides its rounds: making it, its gate, its memory
+AROUND, LEAST = 3.5, 2.0  # seconds of a case besides its rounds (making it, its gate, its memory), and at the least
 SLACK = 2.0  # the smoke set asks for half of each floor
 
 
@@ -67,10 +67,10 @@ def _named(key: str, wanted: str) -> bool:
 
 def pace(left: float, cases: int, settings: Settings, name: str) -> Settings:
     """How carefully the next case is measured, so that a run ends in time. A case has two modes, and about
-    ``AROUND`` seconds around their rounds; where less than that is left for each case, they take the least. The smoke
-    set does not, since its gates are judged."""
+    ``AROUND`` seconds around their rounds; where less than ``LEAST`` is left for each case, they hurry. The smoke set
+    does not, since its gates are judged."""
     each = left / cases
-    if name != "smoke" and each < AROUND:
+    if name != "smoke" and each < LEAST:
         return settings.hurry()
     return replace(settings, budget=min(20.0 if left == float("inf") else 4.0, max(0.5, (each - AROUND) / 2)))
 
