@@ -125,9 +125,8 @@ def _mode(entry: Entry, case: Case, gate: Gate, mode: str, roofs: Roofs | None, 
     once = {s.name: t for s in sides if (t := _slow(s, gate.first[s.name][mode], calls[s.name], settings)) is not None}
     timed = {name: call for name, call in calls.items() if name not in once}
     rounds = settings.rounds if entry.series is None else min(3, settings.rounds)
-    known = {name: gate.first[name][mode] for name in timed}
     span = 1.0 if entry.series is None else 0.5  # the ratios of a series are not judged
-    timing = interleave(timed, rounds, budget=settings.budget, span=span, known=known) if timed else Timing({})
+    timing = interleave(timed, rounds, budget=settings.budget, span=span) if timed else Timing({})
     timing.seconds |= {name: [seconds] for name, seconds in once.items()}
     found: dict[str, Any] = {
         "seconds": {name: asdict(Spread.of(timing.seconds[name])) for name in calls},

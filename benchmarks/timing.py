@@ -85,6 +85,8 @@ def seconds_of(call: Callable[[], Any]) -> float:
 def repetitions(call: Callable[[], Any], least: float) -> int:
     """How often to call so that it takes ``least`` seconds, told from an eighth of that; warms up on the way."""
     number, spent = 1, seconds_of(call)
+    if spent < 5 * least:  # the first one may have been cold
+        spent = min(spent, seconds_of(call))
     while spent < least / 8:
         number = max(2 * number, int(number * least / 6 / max(spent, 1e-9)) + 1 if number > 1 else 2)
         start = time.perf_counter()
@@ -101,18 +103,16 @@ def interleave(
     *,
     budget: float = 10.0,
     span: float = 1.0,
-    known: Mapping[str, float] | None = None,
     others: Others | None = None,
 ) -> Timing:
     """Time the calls in turn, each round in another order, ``rounds`` times or, where calls are slow, as often as
     ``budget`` seconds allow, three at least.
 
-    ``span``: how long a round is, in parts of ``SPAN`` · ``known``: what calls have taken; one of more than twice that
-    needs no trial.
+    ``span``: how long a round is, in parts of ``SPAN``.
     """
-    others, known = Others() if others is None else others, known or {}
+    others = Others() if others is None else others
     least = max(LEAST, span * SPAN / len(calls))
-    number = {n: 1 if known.get(n, 0.0) > 2 * SPAN else repetitions(call, least) for n, call in calls.items()}
+    number = {name: repetitions(call, least) for name, call in calls.items()}
     kept: list[dict[str, float]] = []
     spoilt: list[tuple[float, dict[str, float]]] = []
     names = list(calls)

@@ -521,11 +521,15 @@ def test_a_slow_peer_has_one_call(clock: Clock) -> None:
     assert measuring._slow(side, 5.0, call, careful) is None, "ours has rounds"
 
 
-def test_calls_known_to_be_slow_need_no_trial(clock: Clock) -> None:
-    calls: list[str] = []
-    work = {"a": lambda: (calls.append("a"), clock.work(2.0)()), "b": lambda: (calls.append("b"), clock.work(2.0)())}
-    timing.interleave(work, 1, known={"a": 2.1}, others=clock)
-    assert (calls.count("a"), calls.count("b")) == (1, 2)
+def test_a_round_of_a_series_is_half_as_long(clock: Clock) -> None:
+    found = timing.interleave({"a": clock.work(0.01)}, 3, span=0.5, others=clock)
+    assert found.repetitions["a"] * 0.01 == pytest.approx(timing.SPAN / 2)
+
+
+def test_repetitions_do_not_follow_a_first_call_that_made_something(clock: Clock) -> None:
+    first = [0.5]
+    call = lambda: clock.work(first.pop() if first else 1e-3)()  # noqa: E731
+    assert timing.repetitions(call, 0.2) * 1e-3 >= 0.19
 
 
 def test_a_step_is_timed_alone() -> None:
