@@ -121,7 +121,10 @@ def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[st
 
 
 # imported before the fork, where they are installed: PyG alone takes two seconds
-IMPORTED = ["benchmarks.memory", "benchmarks.cases", "torch._dynamo", "torch_geometric.nn", "mpnn.native.rows"]
+IMPORTED = [
+    "benchmarks.memory", "benchmarks.cases", "torch._dynamo", "torch_geometric.nn", "mpnn.native.forward",
+    "mpnn.native.backward",
+]  # fmt: skip
 
 
 class Server:
