@@ -20,12 +20,14 @@ HALF = (torch.float16, torch.bfloat16)
 class Gate:
     """The largest difference of ours from each peer, of values and of each gradient, by the peer's largest entry.
 
-    ``first``: seconds of the first call of each side and mode, with everything that is made once inside it.
+    ``first``: seconds of the first call of each side and mode, with everything that is made once inside it ·
+    ``gradients``: each side's fixed upstream gradient, in its own layout.
     """
 
     errors: dict[str, dict[str, float]]  # peer → what → error
     tolerance: float
     first: dict[str, dict[str, float]] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def green(self) -> bool:
@@ -109,9 +111,11 @@ def compare(case: Case, *, training: bool = True) -> Gate:
     errors: dict[str, dict[str, float]] = {}
     first: dict[str, dict[str, float]] = {}
     own: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for side in (case.ours, *case.peers):
         wanted = training and side.trains and case.ours.trains
-        found, first[side.name] = _results(side, wanted)
+        found, first[side.name], gradient = _results(side, wanted)
+        gradients |= {} if gradient is None else {side.name: gradient}
         if side is case.ours:
             own = found
             continue
@@ -120,19 +124,19 @@ def compare(case: Case, *, training: bool = True) -> Gate:
         if wanted and set(found) != set(own):
             raise ValueError(f"expected {side.name} to give {sorted(own)}, got {sorted(found)}")
         errors[side.name] = differences(own, found)
-    return Gate(errors, case.tolerance, first)
+    return Gate(errors, case.tolerance, first, gradients)
 
 
-def _results(side: Side, training: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Values and gradients in the common layout by name, and how long the two calls took."""
+def _results(side: Side, training: bool) -> tuple[dict[str, Tensor], dict[str, float], Tensor | None]:
+    """Values and gradients in the common layout by name, how long the two calls took, and the upstream gradient."""
     settle()
     start = time.perf_counter()
     y = forward(side)()
     settle()
     seconds = {FORWARD: time.perf_counter() - start}
     found = {"values": side.view(y).clone()}
-    if training:
-        gradient = upstream(side, y)
+    gradient = upstream(side, y) if training else None
+    if gradient is not None:
         start = time.perf_counter()
         grads = torch.autograd.grad(side.forward(), list(side.leaves.values()), gradient)
         settle()
@@ -140,5 +144,5 @@ def _results(side: Side, training: bool) -> tuple[dict[str, Tensor], dict[str, f
         for name, g in zip(side.leaves, grads, strict=True):
             common = side.views[name](g) if name in side.views else g
             parts = common if isinstance(common, dict) else {name: common}
-            found |= {f"gradients of {part}": gradient for part, gradient in parts.items()}
-    return found, seconds
+            found |= {f"gradients of {part}": each for part, each in parts.items()}
+    return found, seconds, gradient

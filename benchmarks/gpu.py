@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks import gpu_cases, results, words
-from benchmarks.case import FORWARD, Entry
+from benchmarks.case import Entry
 from benchmarks.machine import about, gpu
 from benchmarks.measure import Settings, record
 from benchmarks.memory import measure
@@ -50,7 +50,7 @@ class Allocator:
         """The memory of these sides of a case, by name and mode."""
         case = self.entries[key].make()
         sides = [s for s in (case.ours, *case.peers) if s.name in names]
-        return {s.name: {m: asdict(measure(s, m, allocated)) for m in modes if m == FORWARD or s.trains} for s in sides}
+        return {s.name: {m: asdict(found) for m, found in measure(s, modes, allocated).items()} for s in sides}
 
 
 def allocated(call: Callable[[], Any]) -> tuple[int, Any]:

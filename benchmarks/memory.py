@@ -11,7 +11,7 @@ import ctypes
 import gc
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -81,25 +81,31 @@ def size(tensors: Any) -> int:
     return sum(storages.values())
 
 
-def measure(side: Side, mode: str, peak_of: Callable[[Callable[[], Any]], tuple[int, Any]] = peak_of) -> Memory:
-    """The memory of the second call of a side; the first one makes what is made once. ``peak_of`` counts it."""
+def measure(
+    side: Side, modes: Sequence[str], peak_of: Callable[[Callable[[], Any]], tuple[int, Any]] = peak_of
+) -> dict[str, Memory]:
+    """The memory of one call of each mode; a call before them makes what is made once. ``peak_of`` counts it."""
+    trains = TRAIN in modes and side.trains
     inputs = [*side.leaves.values(), *side.given]
-    call = forward(side)
-    if mode == TRAIN:
-        y = call()
-        gradient = upstream(side, y)
-        inputs.append(gradient)
-        del y
-        call = train(side, gradient)
-    call()
-    grown, result = peak_of(call)
-    if side.step is not None and mode == TRAIN:
-        inputs += [p.grad for p in side.leaves.values() if p.grad is not None]  # they stay from the first call
-        outputs = 0
-    else:
-        outputs = size(result if isinstance(result, tuple) else (result,))
-        outputs += size((gradient,)) if mode == TRAIN else 0  # the output that the gradient belongs to
-    return Memory(size(inputs) + grown, max(0, grown - outputs))
+    y = forward(side)()
+    gradient = upstream(side, y) if trains else y
+    del y
+    if trains:
+        train(side, gradient)()
+    found = {}
+    for mode in (m for m in modes if m == FORWARD or trains):
+        held, outputs = list(inputs), 0
+        grown, result = peak_of(forward(side) if mode == FORWARD else train(side, gradient))
+        if mode == TRAIN:
+            held.append(gradient)
+        if side.step is not None and mode == TRAIN:
+            held += [p.grad for p in side.leaves.values() if p.grad is not None]  # they stay from the first call
+        else:
+            outputs = size(result if isinstance(result, tuple) else (result,))
+            outputs += size((gradient,)) if mode == TRAIN else 0  # the output that the gradient belongs to
+        del result
+        found[mode] = Memory(size(held) + grown, max(0, grown - outputs))
+    return found
 
 
 def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[str, dict[str, dict[str, int]]]:
@@ -107,10 +113,18 @@ def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[st
     from benchmarks.cases import entry
 
     exact_allocator()
+    gc.freeze()  # what the server imported is no garbage, and looking through it takes longer than most calls
     torch.set_num_threads(threads)
     case = entry(key).make()
     sides = [s for s in (case.ours, *case.peers) if s.name in names]
-    return {s.name: {m: asdict(measure(s, m)) for m in modes if m == FORWARD or s.trains} for s in sides}
+    return {s.name: {mode: asdict(found) for mode, found in measure(s, modes).items()} for s in sides}
+
+
+# imported before the fork, where they are installed: PyG alone takes two seconds
+IMPORTED = [
+    "benchmarks.memory", "benchmarks.cases", "torch._dynamo", "torch_geometric.nn", "mpnn.native.forward",
+    "mpnn.native.backward",
+]  # fmt: skip
 
 
 class Server:
@@ -118,7 +132,7 @@ class Server:
 
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["benchmarks.memory", "benchmarks.cases"])
+        self.context.set_forkserver_preload(IMPORTED)
 
     def ask(
         self, key: str, names: list[str], modes: list[str], threads: int

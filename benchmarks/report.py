@@ -1,4 +1,4 @@
-"""Tables and pictures of a result file: ``python -m benchmarks.report [results/bench.json]`` writes README.md."""
+"""Tables and pictures of result files: ``python -m benchmarks.report [results/bench.json ...]`` writes README.md."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def row(entry: Record, mode: str) -> str:
     cells += [against(found, name) for name in ("customary", "best")]
     cells.append(f"{found['roof_fraction']:.0%}" if "roof_fraction" in found else "")
     cells += ["", ""] if memory is None else [words.size(memory["peak"]), words.size(memory["above"])]
-    noise = [f"{found['disturbed']} of {found['rounds']} rounds disturbed"] if found["disturbed"] else []
+    noise = ["hurried"] if entry.get("hurried") else []
+    noise += [f"{found['disturbed']} of {found['rounds']} rounds disturbed"] if found["disturbed"] else []
     cells.append("; ".join([*(words.floor(n, judged) for n, judged in found["floors"].items()), *noise]))
     return " | ".join(cells)
 
@@ -132,10 +133,11 @@ def between_marks(text: str, made: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Read result files, draw the pictures beside them, write the README."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("results", type=Path, nargs="*", default=[results.FOLDER / "bench.json"])
+    parser.add_argument("results", type=Path, nargs="*", help="by default results/bench.json, and scale.json if there")
     args = parser.parse_args(argv)
     pages, pictures = [], []
-    for path in args.results:
+    usual = [results.FOLDER / "bench.json", results.FOLDER / "scale.json"]
+    for path in args.results or [p for p in usual if p == usual[0] or p.exists()]:
         result = results.read(path)
         drawn = plots.draw(result, results.FOLDER, path.stem)
         pages.append(page(result, drawn))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -82,16 +83,18 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def repetitions(call: Callable[[], Any], least: float) -> int:
-    """How often to call so that it takes ``least`` seconds; warms up on the way."""
+    """How often to call so that it takes ``least`` seconds, told from an eighth of that; warms up on the way."""
     number, spent = 1, seconds_of(call)
-    while spent < least:
-        number = max(2 * number, int(1.2 * number * least / max(spent, 1e-9)) + 1) if spent < least / 4 else 2 * number
+    if spent < 5 * least:  # the first one may have been cold
+        spent = min(spent, seconds_of(call))
+    while spent < least / 8:
+        number = max(2 * number, int(number * least / 6 / max(spent, 1e-9)) + 1 if number > 1 else 2)
         start = time.perf_counter()
         for _ in range(number):
             call()
         settle()
         spent = time.perf_counter() - start
-    return max(1, round(number * least / spent) if spent > 2 * least else number)
+    return max(1, math.ceil(number * least / spent - 0.01))
 
 
 def interleave(
@@ -99,12 +102,17 @@ def interleave(
     rounds: int,
     *,
     budget: float = 10.0,
+    span: float = 1.0,
     others: Others | None = None,
 ) -> Timing:
     """Time the calls in turn, each round in another order, ``rounds`` times or, where calls are slow, as often as
-    ``budget`` seconds allow, three at least."""
+    ``budget`` seconds allow, three at least.
+
+    ``span``: how long a round is, in parts of ``SPAN``.
+    """
     others = Others() if others is None else others
-    number = {name: repetitions(call, max(LEAST, SPAN / len(calls))) for name, call in calls.items()}
+    least = max(LEAST, span * SPAN / len(calls))
+    number = {name: repetitions(call, least) for name, call in calls.items()}
     kept: list[dict[str, float]] = []
     spoilt: list[tuple[float, dict[str, float]]] = []
     names = list(calls)

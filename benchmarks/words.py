@@ -70,6 +70,8 @@ def line(entry: Record, mode: str) -> str:
         parts.append(f"peak {size(memory['peak'])}, above {size(memory['above'])}")
     parts += [floor(name, judged) for name, judged in found["floors"].items()]
     parts.append(f"first call {seconds(entry['first']['mpnn'][mode])}")
+    if entry.get("hurried"):
+        parts.append("HURRIED: the time of the run was used up")
     if found["disturbed"]:
         parts.append(f"NOISY: others disturbed {found['disturbed']} of {found['rounds']} rounds")
     return "  ".join(parts)

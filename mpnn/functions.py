@@ -34,8 +34,10 @@ def apply(function: Any, *inputs: Any) -> Any:
     """The function of these inputs, by the cheapest way that has every derivative."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return function.apply(*inputs)
-    if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
-        return function.twin.apply(*inputs)
+    if torch.is_grad_enabled():
+        for t in inputs:
+            if isinstance(t, Tensor) and t.requires_grad:
+                return function.twin.apply(*inputs)
     return function.forward(*inputs)
 
 

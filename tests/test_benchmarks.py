@@ -481,9 +481,71 @@ def test_a_smoke_gate_judges_quiet_rounds_only() -> None:
 
 
 def test_a_run_means_to_end_in_time() -> None:
-    assert run.pace(660.0, 100) == pytest.approx(2.3)
-    assert run.pace(660.0, 10) == 4.0 and run.pace(-5.0, 10) == 0.5
-    assert run.pace(float("inf"), 10) == 20.0
+    careful = measuring.Settings()
+    assert run.pace(660.0, 100, careful, "bench").budget == pytest.approx((6.6 - run.AROUND) / 2)
+    assert (
+        run.pace(660.0, 10, careful, "bench").budget == 4.0
+        and run.pace(float("inf"), 10, careful, "bench").budget == 20.0
+    )
+    assert run.pace(250.0, 100, careful, "bench").budget == 0.5 and not run.pace(250.0, 100, careful, "bench").hurried
+    assert not run.pace(-5.0, 100, careful, "smoke").hurried
+    for left in (190.0, -5.0):
+        hurried = run.pace(left, 100, careful, "bench")
+        assert hurried.hurried and (hurried.rounds, hurried.compiled) == (1, False) and hurried.limit == 0.2
+
+
+def test_a_hurried_case_has_one_round_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LEAST", 1e-5)
+    monkeypatch.setattr(timing, "SPAN", 1e-5)
+    made = measuring.record(entry_of(), None, None, measuring.Settings(threads=1).hurry())
+    assert made["hurried"] and made["modes"][FORWARD]["rounds"] == 1
+    assert all("HURRIED" in line for line in words.lines(made))
+    assert "hurried" in report.row(made, FORWARD)
+    assert {"making", "gate", "rounds"} == set(made["spent"]) and min(made["spent"].values()) >= 0
+
+
+def test_every_workload_is_in_the_default_run() -> None:
+    here = run.select(run.arguments([]))
+    assert {e.workload for e in here} == {e.workload for e in entries()} - {"W14"}
+    counts = [e.series[0] for e in here if e.series is not None]
+    assert counts and all(counts.count(name) == 5 for name in counts)
+
+
+def slow(clock: Clock, seconds: float, **given: Any) -> tuple[Side, Callable[[], None]]:
+    side = Side("peer", lambda: torch.zeros(1), {})
+    return dataclasses.replace(side, **given), clock.work(seconds)
+
+
+def test_a_slow_peer_has_one_call(clock: Clock) -> None:
+    careful = measuring.Settings(limit=0.5)
+    side, call = slow(clock, 0.7)
+    assert measuring._slow(side, 0.4, call, careful) is None and clock.now == 0
+    assert measuring._slow(side, 1.0, call, careful) == pytest.approx(0.7), "the first call was cold"
+    assert measuring._slow(side, 3.0, call, careful) == 3.0, "no second call"
+    side, call = slow(clock, 0.3)
+    assert measuring._slow(side, 1.0, call, careful) is None, "only the first call was slow"
+    side, call = slow(clock, 4.0, step=lambda: None)
+    assert measuring._slow(side, 3.0, call, careful) == pytest.approx(4.0), "a step is more than its gradients"
+    side, call = slow(clock, 4.0, name="mpnn")
+    assert measuring._slow(side, 5.0, call, careful) is None, "ours has rounds"
+
+
+def test_a_round_of_a_series_is_half_as_long(clock: Clock) -> None:
+    found = timing.interleave({"a": clock.work(0.01)}, 3, span=0.5, others=clock)
+    assert found.repetitions["a"] * 0.01 == pytest.approx(timing.SPAN / 2)
+
+
+def test_repetitions_do_not_follow_a_first_call_that_made_something(clock: Clock) -> None:
+    first = [0.5]
+    call = lambda: clock.work(first.pop() if first else 1e-3)()  # noqa: E731
+    assert timing.repetitions(call, 0.2) * 1e-3 >= 0.19
+
+
+def test_a_step_is_timed_alone() -> None:
+    side = Side("mpnn", lambda: torch.zeros(1), {})
+    assert measuring.modes(side) == (FORWARD, TRAIN)
+    assert measuring.modes(dataclasses.replace(side, trains=False)) == (FORWARD,)
+    assert measuring.modes(dataclasses.replace(side, step=lambda: None)) == (TRAIN,)
 
 
 def test_compiled_peers_and_those_of_a_series_may_be_left_out() -> None:

@@ -188,3 +188,39 @@ def test_a_dense_layer_without_gradients_sees_its_weight_as_it_is(change: str) -
         expected = torch.einsum("tosi,bsi->bto", rule.weight, x) + rule.bias
         torch.testing.assert_close(layer(x), expected)
         torch.testing.assert_close(layer(x), expected)
+
+
+GRAPHS = {
+    "spmm": lambda: MessagePassing(Graph(self_loops="add"), SharedKernel(4, 4, normalise="symmetric")),
+    "spmm, narrower": lambda: MessagePassing(Graph(), SharedKernel(4, 2)),
+    "edge_softmax": lambda: MessagePassing(Graph(), QKSoftmax(4, 2), kernel="edge_softmax"),
+    "native": lambda: MessagePassing(Graph(), QKSoftmax(4, 2), kernel="native"),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_remembered_call_on_a_graph_has_every_derivative(name: str) -> None:
+    """Values, gradients and their gradients, of the call that is run again."""
+    if name == "native":
+        pytest.importorskip("numba")
+    layer = GRAPHS[name]().double()
+    index = torch.tensor(
+        [[0, 1, 2, 3, 3, 1, 0], [1, 0, 3, 2, 0, 1, 1]]
+    )  # a duplicate, a loop; 4 hears and sends nothing
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    layer(x, index)
+    (repeat,) = layer._repeats.values()
+    assert repeat.shortcut is not None
+
+    def found() -> list[torch.Tensor]:
+        y = layer(x, index)
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+        third = torch.autograd.grad(layer(x, index).sum(), leaves)  # an upstream gradient without memory of its own
+        return [y, *first, *second, *third]
+
+    ours = found()
+    layer.kernel = "reference"
+    for a, b in zip(ours, found(), strict=True):
+        torch.testing.assert_close(a, b)

@@ -16,7 +16,7 @@ from mpnn.weights import QKSoftmax
 
 HEADS, CHANNELS = 4, 64  # channels of a head
 LENGTHS = (1024, 2048, 4096, 8192)
-SERIES = (256, 512, 1024, 2048, 4096)
+SERIES = (128, 256, 512, 1024, 2048)
 
 
 def packed(name: str) -> dict[str, object]:

@@ -16,16 +16,17 @@ from mpnn import attend
 from mpnn.neighbours import Window
 
 HEADS, CHANNELS = 4, 64
-BENCH = ((256, 1024, True), (256, 4096, True), (256, 4096, False), (1024, 4096, True), (256, 16384, True))
+BENCH = ((256, 1024, True), (256, 4096, True), (256, 4096, False), (1024, 4096, True))
 SCALE = (
     (1024, 4096, False),
+    (256, 16384, True),
     (256, 16384, False),
     (1024, 16384, True),
     (256, 32768, True),
     (1024, 32768, True),
     (1024, 32768, False),
 )
-SERIES = (64, (512, 1024, 2048, 4096, 8192))
+SERIES = (64, (256, 512, 1024, 2048, 4096))
 LISTED = 1 << 21  # window entries that a kernel of listed edges is asked for: beyond it takes seconds and gigabytes
 
 

@@ -17,7 +17,7 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
 from mpnn.scores import given_bias, module_bias
-from mpnn.sparse.attention import EdgeAttention, row_softmax
+from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.products import Rows, SegmentMax, SegmentSum, rows3, sddmm, spmm
 from mpnn.spec import Spec
@@ -146,16 +146,11 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     heads, entries, n, inner = rule.heads, call.entries, call.targets, rule.heads * rule.head_channels
-    four, three = (entries, n, heads, rule.head_channels), (entries * heads, n, rule.head_channels)
-    shape, out = (entries, heads, n, rule.head_channels), (*call.lead, n, inner)
-
-    def by_head(x: Tensor) -> Tensor:
-        return x.view(four).transpose(1, 2).reshape(three)
+    four, out = (entries, n, heads, rule.head_channels), (*call.lead, n, inner)
 
     def run(x: Tensor) -> Tensor:
-        query, key, value = by_head(rule.query(x)) * rule.scale, by_head(rule.key(x)), by_head(rule.value(x))
-        y, _ = apply(EdgeAttention, csr, query, key, value)
-        y = y.view(shape).transpose(1, 2).reshape(out)
+        query, key, value = rule.query(x).view(four), rule.key(x).view(four), rule.value(x).view(four)
+        y = apply(TokenAttention, csr, rule.scale, query, key, value)[0].view(out)
         return y if rule.output is None else rule.output(y)
 
     return run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
 from mpnn.sparse.csr import Csr
+from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import SegmentSum, rows3, spmm
 from mpnn.spec import Spec
 
@@ -64,7 +66,14 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     """The whole layer for one set of tokens, where one matrix serves all edges; else None."""
     rule = call.weight
     edges = call.all_edges()
-    if rule.groups != 1 or edges.relation is not None or rule.reduce != "sum" or rule.root is not None or call.lead:
+    if (
+        rule.groups != 1
+        or edges.relation is not None
+        or rule.relations != 1
+        or rule.reduce != "sum"
+        or rule.root is not None
+        or call.lead
+    ):
         return None
     if (
         rule.output is not None
@@ -75,14 +84,21 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return None
     csr = Csr.of(edges, call.targets, call.sources)
     weight = _scale(call, csr)
-    narrow = rule.after < rule.before
+    weight = csr.ones(call.value.dtype) if weight is None else weight
+    if edges.count == 0 or call.value.numel() == 0 or weight.requires_grad:
+        return None
+    a, matrix_first = Fixed(csr, weight), _matrix_first(rule)
+    grad, shape = torch.is_grad_enabled(), (rule.after, rule.before)  # a remembered call is one with or without
+    times = partial(apply, Product, a) if grad else a.times
 
     def run(x: Tensor) -> Tensor:
-        matrix = rule.weight[0]
-        if not narrow:  # the dense product comes last and takes the bias with it
-            return F.linear(spmm(csr, weight, x.unsqueeze(0)).squeeze(0), matrix, rule.bias)
-        y = spmm(csr, weight, F.linear(x, matrix).unsqueeze(0)).squeeze(0)
-        return y if rule.bias is None else y + rule.bias
+        matrix = rule.weight.view(shape)
+        if not matrix_first:  # the dense product comes last and takes the bias with it
+            return F.linear(times(x), matrix, rule.bias)
+        y = times(F.linear(x, matrix))
+        if rule.bias is None:
+            return y
+        return y + rule.bias if grad else y.add_(rule.bias)
 
     return run
 
@@ -109,13 +125,20 @@ def _matrices(call: Call) -> Tensor:
     csr = Csr.of(call.all_edges(), call.targets, call.sources, kinds)
     weight = _scale(call, csr)
     x = rows3(value)
-    first = kinds == 1 and rule.after < rule.before
+    first = kinds == 1 and _matrix_first(rule)
     if first:
         x = _apply(x, matrices[:1], rule.groups)
     y = spmm(csr, weight, x.to(wide(value.dtype))).to(value.dtype)
     if not first:
         y = _apply(y.unflatten(-2, (kinds, call.targets)).movedim(-3, 0).flatten(1, -2), matrices[:kinds], rule.groups)
     return y.reshape(*call.lead, call.targets, rule.after)
+
+
+def _matrix_first(rule: Any) -> bool:
+    """Whether the one matrix comes before the sum: where that is the narrower side. Between equal sides, without
+    gradients, since rows that were just written are gathered from the cache; with them the sum comes first, so that
+    tokens without a gradient need no sum in the backward."""
+    return rule.after < rule.before or (rule.after == rule.before and not torch.is_grad_enabled())
 
 
 def _apply(x: Tensor, matrices: Tensor, groups: int) -> Tensor:

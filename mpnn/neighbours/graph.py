@@ -209,8 +209,7 @@ class Graph(Neighbours):
             )
 
     def versions(self) -> tuple:
-        held = [t for t in self._buffers.values() if t is not None and not t.is_inference()]
-        return tuple((id(t), t._version) for t in held)
+        return tuple([(id(t), t._version) for t in self._buffers.values() if t is not None and not t.is_inference()])
 
     def state(self) -> Any:
         return self.revision, self.versions()

@@ -34,7 +34,7 @@ def sddmm(csr: Csr, a: Tensor, b: Tensor) -> Tensor:
     return apply(Sddmm, csr, a, b)
 
 
-def _product(matrix: Tensor, x: Tensor) -> Tensor:
+def product(matrix: Tensor, x: Tensor) -> Tensor:
     """The CSR matrix times x: on the CPU torch's row-wise reduction, which is the faster one, elsewhere cuSPARSE."""
     return torch.sparse.mm(matrix, x, "sum") if x.device.type == "cpu" else torch.sparse.mm(matrix, x)
 
@@ -56,13 +56,13 @@ class Spmm(Function):
             return x.new_zeros(x.shape[0], csr.shape[0], x.shape[2])
         if weight.shape[0] == 1:  # one matrix for all: their columns side by side
             wide = x[0] if x.shape[0] == 1 else x.transpose(0, 1).reshape(x.shape[1], -1)
-            y = _product(csr.kept(weight), wide)
+            y = product(csr.kept(weight), wide)
             return y.unsqueeze(0) if x.shape[0] == 1 else y.view(csr.shape[0], *x.shape[::2]).transpose(0, 1)
         together = csr.repeated(x.shape[0])
         if together is not None:
-            return _product(together.matrix(weight.reshape(-1)), x.flatten(0, 1)).view(x.shape[0], -1, x.shape[2])
+            return product(together.matrix(weight.reshape(-1)), x.flatten(0, 1)).view(x.shape[0], -1, x.shape[2])
         products = zip(weight, x, strict=True)
-        return torch.stack([_product(csr.matrix(w.contiguous()), v.contiguous()) for w, v in products])
+        return torch.stack([product(csr.matrix(w.contiguous()), v.contiguous()) for w, v in products])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -181,12 +181,11 @@ class Rows(Function):
 
 @twinned
 class SegmentMax(Function):
-    """The largest entry of each row, 0 for an empty or fully masked one; a shift, so it has no gradient."""
+    """The largest entry of each row, finite for an empty or fully masked one; a shift, so it has no gradient."""
 
     @staticmethod
     def forward(csr: Csr, x: Tensor) -> Tensor:
-        top = _segments(csr, x, "max", -torch.inf)
-        return top.masked_fill_(torch.isinf(top), 0)
+        return _segments(csr, x, "max", -torch.inf).clamp_(min=torch.finfo(x.dtype).min)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:

@@ -66,6 +66,11 @@ class AdditiveScore(EdgeNetwork):
     def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
         if x_source is not x_target and self.projection is None:
             return None  # the target's value is not at hand
+        plain = value.dtype == self.source.dtype and not torch.is_autocast_enabled(value.device.type)
+        if self.projection is None and plain:  # both terms in one product per head: no tensor of products, none to add
+            both = (value @ torch.stack([self.source, self.target], -1)).transpose(-3, -2)
+            source, target = both.unbind(-1)
+            return source, target
         per_token = value.transpose(-3, -2)
         at_target = per_token if self.projection is None else self._project(x_target)
         return (per_token * self.source).sum(-1), (at_target * self.target).sum(-1)

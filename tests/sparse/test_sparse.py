@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from mpnn.edges import Edges
-from mpnn.sparse.attention import EdgeAttention, row_softmax
+from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
+from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import Rows, Sddmm, SegmentMax, SegmentSum, Spmm, sddmm, spmm
 
 N, M, E, K, D = 4, 5, 11, 3, 2  # rows, columns, edges, matrices, channels
@@ -44,11 +45,29 @@ def dense_attention(csr: Csr, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.stack([torch.einsum("ke,ked->kd", w, v[:, c]) for w, c in zip(weights, rows, strict=True)], 1)
 
 
+def _tokens(csr: Csr, scale: float, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    entries = [
+        dense_attention(csr, *(t.transpose(0, 1) for t in (scale * a, b, c))) for a, b, c in zip(q, k, v, strict=True)
+    ]
+    return torch.stack([y.transpose(0, 1) for y in entries])
+
+
 def products(csr: Csr) -> dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]]:
     """name → (ours, dense, inputs)."""
     e = len(csr.row)
     col = csr.col.long()
+    fixed = random(1, e).detach()
     return {
+        "fixed": (
+            lambda x: Product.apply(Fixed(csr, fixed), x),
+            lambda x: dense(csr, fixed)[0] @ x,
+            (random(M, D),),
+        ),
+        "attention of tokens": (
+            lambda q, k, v: TokenAttention.apply(csr, 0.7, q, k, v)[0],
+            lambda q, k, v: _tokens(csr, 0.7, q, k, v),
+            (random(2, N, K, D), random(2, M, K, D), random(2, M, K, D + 1)),
+        ),
         "spmm": (
             lambda w, x: spmm(csr, w, x),
             lambda w, x: dense(csr, w) @ x,
@@ -88,7 +107,18 @@ def products(csr: Csr) -> dict[str, tuple[Callable[..., Tensor], Callable[..., T
     }
 
 
-NAMES = ("attention", "spmm", "spmm of one matrix", "spmm of ones", "sddmm", "segment sum", "rows", "softmax")
+NAMES = (
+    "fixed",
+    "attention of tokens",
+    "attention",
+    "spmm",
+    "spmm of one matrix",
+    "spmm of ones",
+    "sddmm",
+    "segment sum",
+    "rows",
+    "softmax",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,8 +158,8 @@ def test_maximum_and_masked_softmax(csr: Csr) -> None:
     for k in range(K):
         for i in range(N):
             own = scores[k, csr.row == i]
-            expected = own.max() if len(own) and own.max() > -torch.inf else torch.tensor(0.0)
-            assert top[k, i] == expected
+            least = torch.finfo(own.dtype).min  # so that what is -inf stays that when it is taken off
+            assert top[k, i] == (own.max() if len(own) and own.max() > -torch.inf else least)
     weight = row_softmax(csr, scores)
     assert bool(weight.isfinite().all()) and not weight[:, csr.row == 1].any() and not weight[0, csr.row == 0].any()
     expected = torch.full((K,), float((csr.row == 3).any()), dtype=torch.float64)
@@ -189,5 +219,5 @@ def test_functions_have_vmap_and_no_forward_mode() -> None:
     x = torch.ones(1, 2, 1)
     with pytest.raises(RuntimeError, match="jvp"):
         torch.func.jvp(lambda x: spmm(csr, None, x), (x,), (x,))
-    for function in (Spmm, Sddmm, SegmentSum, Rows, SegmentMax, EdgeAttention):
+    for function in (Spmm, Sddmm, SegmentSum, Rows, SegmentMax, EdgeAttention, TokenAttention, Product):
         assert "vmap" in function.__dict__
