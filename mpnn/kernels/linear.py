@@ -97,28 +97,29 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     rows, columns = call.targets * rule.after, call.sources * rule.before
     flat, targets, biased = (*call.lead, columns), call.targets, rule.bias is not None
     whole = biased and rule.bias.ndim > 1  # one bias for each target and channel
-    own, matrix, row = rule._parameters.get, _view(rows, columns), _view(rows)
+    own, matrix, row, grad = rule._parameters.get, _view(rows, columns), _view(rows), torch.is_grad_enabled
 
     def run(x: Tensor) -> Tensor:
         weight, bias = own("weight"), own("bias")  # a look-up costs less than an attribute
         if weight is None:  # parametrised, no parameter of its own
             weight = rule.weight
+        if biased and bias is None:
+            bias = rule.bias
+        fresh = grad()
+        weight = weight.view(rows, columns) if fresh else matrix(weight)
         if biased:
-            bias = rule.bias if bias is None else bias
-            bias = row(bias) if whole else bias.repeat(targets)
+            bias = bias.repeat(targets) if not whole else bias.view(rows) if fresh else row(bias)
         x = x.view(flat) if x.is_contiguous() else x.reshape(flat)
-        return F.linear(x, matrix(weight), bias).view(shape)
+        return F.linear(x, weight, bias).view(shape)
 
     return run
 
 
 def _view(*shape: int) -> Callable[[Tensor], Tensor]:
-    """``tensor.view(shape)``; where no gradient is wanted, the same view again while the tensor lies where it lay."""
+    """``tensor.view(shape)`` without a gradient: the same view again while the tensor lies where it lay."""
     last: list[Any] = [None, None, None]
 
     def view(tensor: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            return tensor.view(shape)
         before, lay, seen = last
         lies = tensor.data_ptr(), tensor.stride()  # .data may have been set
         if tensor is not before or lies != lay:
