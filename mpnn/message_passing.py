@@ -157,8 +157,8 @@ class MessagePassing(nn.Module):
         weight: Any = modules["weight"]
         return (
             x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _some_autocast() and torch.is_autocast_enabled(device.type), rule, rule.state(), weight, weight.revision,
-            plans.allowed if kernel is None else kernel,
+            _some_autocast() and torch.is_autocast_enabled(device.type), id(rule), rule.state(), id(weight),
+            weight.revision, plans.allowed if kernel is None else kernel,
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
