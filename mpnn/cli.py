@@ -88,14 +88,16 @@ def _set_threads() -> None:
 
 
 def _set_workers(options: dict[str, Any]) -> None:
-    """A worker for each core, unless the option says otherwise, or there is little to do.
+    """A worker for each core, unless the option says otherwise, there is little to do, or the parts have to be alone.
 
     From Python it is one: a program without `if __name__ == "__main__":` would be run again by each process it starts.
     """
     if "workers" in options and options["workers"] is None and not options.get("quick"):
         from mpnn.experiments.about import cores
+        from mpnn.experiments.claims.listed import CLAIMS
 
-        options["workers"] = cores()
+        claim = CLAIMS.get(str(options.get("claim")))
+        options["workers"] = None if claim is None or claim.alone else cores()
 
 
 def _parser(arguments: Sequence[str]) -> Any:

@@ -16,6 +16,8 @@ from torch.autograd import Function
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook as _heard_everywhere
 
+_forward = nn.Linear.forward
+
 
 def twinned(function: type[Function]) -> type[Function]:
     """Give a Function of the newer style its twin of the older one."""
@@ -48,7 +50,7 @@ def linear(layer: Any, x: Tensor) -> Tensor:
 
 def eager_linear(layer: Any, x: Tensor) -> Tensor:
     """:func:`linear` where nothing is traced."""
-    if type(layer) is not nn.Linear:
+    if type(layer) is not nn.Linear or nn.Linear.forward is not _forward:
         return layer(x)
     own = layer.__dict__
     heard = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]

@@ -19,6 +19,25 @@ class Revised(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
+        self._revise()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._revise()
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        self._revise()
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        super().register_buffer(name, tensor, persistent)
+        self._revise()
+
+    def add_module(self, name: str, module: nn.Module | None) -> None:
+        super().add_module(name, module)
+        self._revise()
+
+    def _revise(self) -> None:
         self.__dict__["revision"] = self.revision + 1
 
 

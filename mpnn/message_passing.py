@@ -162,10 +162,14 @@ class MessagePassing(nn.Module):
         )  # fmt: skip
 
     def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
-        if same_places(self.neighbours):
-            if len(self._repeats) >= _KEPT:
-                self._repeats.pop(next(iter(self._repeats)))
-            self._repeats[key] = _Repeat(call, name, edge_index)
+        held = (call.attr, call.edge_weight, call.nodes.get("inverse_root"))
+        if any(t is not None and t.requires_grad for t in held) or not same_places(self.neighbours):
+            return  # data of edges that wants a gradient brings a graph of its own to each call
+        repeats = self._repeats
+        if len(repeats) >= _KEPT:
+            repeats.pop(next(iter(repeats)))
+        alive = None if edge_index is None else weakref.ref(edge_index, lambda _: repeats.pop(key, None))
+        repeats[key] = _Repeat(call, name, alive)
 
     def _apply(self, fn, recurse=True):
         self._repeats.clear()  # parameters change dtype or device
@@ -178,7 +182,7 @@ class MessagePassing(nn.Module):
 class _Repeat:
     """A call that was checked, to be run again on other tokens of the same shape, dtype and device."""
 
-    def __init__(self, call: Call, name: str, edge_index: Tensor | None) -> None:
+    def __init__(self, call: Call, name: str, edge_index: weakref.ref[Tensor] | None) -> None:
         x = call.tokens[0].x
         one_set = call.tokens[1] is call.tokens[0]
         blank = Tokens(_blank(x), grid=call.tokens[0].grid)
@@ -188,7 +192,7 @@ class _Repeat:
         self.call.tokens = (blank, blank if one_set else None)
         self.call.constants = call.constants | kept
         self.name, self.one_set = name, one_set
-        self.edge_index = None if edge_index is None else weakref.ref(edge_index)
+        self.edge_index = edge_index
         shortcut = None if torch.is_autocast_enabled(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
         self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
 

@@ -43,8 +43,7 @@ class Part(Protocol):
 def attention(call: Any, parts: Sequence[Part], reference: Callable[[Any], Tensor]) -> Tensor:
     """The aggregate of a call whose pairs the parts cover: (..., N, C)."""
     query, key, value = (four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
-    if key.shape[1] != query.shape[1]:  # grouped heads: a key and value for each query head
-        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+    key, value = (all_heads(t, query.shape[1]) for t in (key, value))
     y, _ = apply(Parts, tuple(parts), by_reference(call, reference), query, key, value)
     y = y.transpose(1, 2).flatten(-2)
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
@@ -98,6 +97,11 @@ class Parts(Function):
         folded = [fold(t, d, size) for t, d in zip(inputs, in_dims[2:], strict=True)]
         (out, at), (lse, _) = (unfold(y, size) for y in Parts.apply(parts, again, *folded))
         return (out, lse), (at, at)
+
+
+def all_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values of grouped heads (..., kv_heads, M, D), once for each query head."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:

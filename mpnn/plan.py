@@ -26,10 +26,9 @@ class Plan:
     """How a call runs, as a database explains a query.
 
     ``kernel`` its name · ``reasons`` kernel name → why not, for every kernel before it (and every later one that
-    cannot) ·
-    ``edges`` pairs that meet, per batch entry · ``flops``, ``bytes`` an estimate for one forward of the whole batch ·
-    ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call in
-    values · ``parts`` the plans of a union's disjoint parts.
+    cannot) · ``edges`` pairs that meet, per batch entry · ``flops``, ``bytes`` an estimate for one forward of the whole
+    batch · ``supports`` what this call can do: "backward", "double backward", "vmap", "grad", "jvp" · ``spec`` the call
+    in values · ``parts`` the plans of a union's disjoint parts.
 
     Example::
 

@@ -6,8 +6,9 @@ import dataclasses
 from typing import Any
 
 import torch
+from torch.nn.utils.parametrize import type_before_parametrizations
 
-from mpnn.checks import compiling, transforms
+from mpnn.checks import compiling, readable, transforms
 from mpnn.tiles.graphs import padded_pairs
 
 
@@ -88,7 +89,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         kind = None if getattr(weight, "score_bias", None) is None else "module"
     spec = Spec(
         neighbours=type(rule).__name__,
-        weight=getattr(weight, "spec_name", type(weight).__name__),
+        weight=getattr(weight, "spec_name", None) or type_before_parametrizations(weight).__name__,
         family="groups" if groups else "heads",
         parts=weight.groups or weight.heads,
         targets=call.targets,
@@ -101,7 +102,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         kv_heads=0 if groups else value.shape[-3],
         score_channels=call.nodes["query"].shape[-1] if "query" in call.nodes else 0,
         edges=None if call.explicit is None else call.explicit.count,
-        padded=_padded(call, weight),
+        padded=_padded(call),
         relations=rule.relations,
         axes=rule.axes,
         border=getattr(rule, "border", None),
@@ -133,12 +134,14 @@ def spec_of(call: Any, weight: Any) -> Spec:
     return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
 
 
-def _padded(call: Any, weight: Any) -> int:
-    """Pairs of the call's edges as a dense batch of small graphs; 0 where nobody asks, or where they cannot be read."""
+def _padded(call: Any) -> int:
+    """Pairs of a graph's edges as a dense batch of small graphs; 0 where no product of queries and keys could use them,
+    or where the edges cannot be read."""
     edges = call.explicit
-    if edges is None or weight.normalise != "softmax" or compiling() or call.targets != call.sources:
+    asked = type(call.neighbours).__name__ == "Graph" and "query" in call.nodes
+    if edges is None or not asked or compiling() or call.targets != call.sources or not readable(edges.source):
         return 0
-    return padded_pairs(edges, call.targets) if edges.count and not _wrapped(edges.source) else 0
+    return padded_pairs(edges, call.targets) if edges.count else 0
 
 
 def _parts(rule: Any, spec: Spec) -> tuple[Spec, ...]:

@@ -144,6 +144,19 @@ def test_a_remembered_call_sees_what_has_changed(place: str, rule: str) -> None:
         assert found[0].keys() == found[1].keys(), name
 
 
+@pytest.mark.parametrize(("place", "rule"), product())
+def test_a_call_that_is_remembered_gives_what_it_gave(place: str, rule: str) -> None:
+    """Values and gradients of a second call and a third, with and without leading dimensions and gradients."""
+    for lead in ((), (2,)):
+        call = trial(place, rule, lead=lead)
+        first = run(call, call.leaves)
+        for _ in range(2):
+            agree(run(call, call.leaves), first, torch.float64, str(lead))
+        for _ in range(3):
+            with torch.no_grad():
+                torch.testing.assert_close(call(), first["output"])
+
+
 @pytest.mark.parametrize(("place", "rule"), product("main"))
 def test_a_remembered_call_keeps_no_tokens_alive(place: str, rule: str) -> None:
     call = trial(place, rule, grad=False)
@@ -188,6 +201,72 @@ def test_a_dense_layer_without_gradients_sees_its_weight_as_it_is(change: str) -
         expected = torch.einsum("tosi,bsi->bto", rule.weight, x) + rule.bias
         torch.testing.assert_close(layer(x), expected)
         torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("data", ["edge_weight", "edge_attr"])
+def test_data_of_edges_that_wants_a_gradient_has_it_at_every_call(data: str) -> None:
+    index, x = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 0]]), torch.randn(3, 4)
+    given = torch.rand(4) if data == "edge_weight" else torch.rand(4, 2)
+    graph = Graph(index, 3, weight=given) if data == "edge_weight" else Graph(index, 3, attr=given, self_loops="add")
+    weight = SharedKernel(4, 4, normalise="symmetric") if data == "edge_weight" else QKSoftmax(4, 2, edge_channels=2)
+    layer = MessagePassing(graph, weight)
+    layer(x), layer(x)
+    held = getattr(layer.neighbours, data)
+    held.requires_grad_()
+    found = [torch.autograd.grad(layer(x).square().sum(), held)[0] for _ in range(3)]
+    assert found[0].abs().sum() > 0
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_a_layer_forgets_edges_that_are_gone() -> None:
+    layer, x = MessagePassing(Graph(), SharedKernel(4, 4)), torch.randn(3, 4)
+    for _ in range(3):
+        layer(x, torch.tensor([[0, 1], [1, 2]]))
+    assert len(layer._repeats) == 0
+
+
+def test_edges_made_in_inference_mode_are_looked_at_again() -> None:
+    with torch.inference_mode():
+        index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+        other = index.flip(0)
+        layer, x = MessagePassing(Graph(index, 3), SharedKernel(4, 4)), torch.randn(3, 4)
+        before = layer(x), layer(x)
+        assert torch.equal(*before)
+        layer.neighbours.edge_index.copy_(other)
+        assert not torch.allclose(layer(x), before[0])
+        torch.testing.assert_close(layer(x), MessagePassing(Graph(other, 3), layer.weight)(x))
+
+
+@pytest.mark.parametrize("place", [Grid((3,), 3), Full(3, 3), Graph()], ids=["conv", "linear", "spmm"])
+def test_a_bias_registered_later_is_added(place: torch.nn.Module) -> None:
+    edges = (torch.tensor([[0, 1], [1, 2]]),) if isinstance(place, Graph) else ()
+    weight = Static(2, 2, bias=False) if isinstance(place, Full) else SharedKernel(2, 2, bias=False)
+    layer, x = MessagePassing(place, weight), torch.randn(3, 2)
+    before = layer(x, *edges), layer(x, *edges)
+    layer.weight.register_parameter("bias", nn.Parameter(torch.tensor([1.0, 2.0])))
+    torch.testing.assert_close(layer(x, *edges), before[0] + torch.tensor([1.0, 2.0]))
+
+
+class Halved(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight / 2
+
+
+def test_a_parametrised_weight_keeps_its_kernel() -> None:
+    edges = torch.tensor([[0, 1], [1, 2]])
+    cases = [
+        (Grid((3,), 3), SharedKernel(2, 2), ()),
+        (Full(3, 3), Static(2, 2), ()),
+        (Graph(), SharedKernel(2, 2), (edges,)),
+    ]
+    for place, weight, given in cases:
+        layer, x = MessagePassing(place, weight), torch.randn(3, 2)
+        kernel, before = layer.plan(x, *given).kernel, layer(x, *given)
+        torch.nn.utils.parametrize.register_parametrization(layer.weight, "weight", Halved())
+        assert layer.plan(x, *given).kernel == kernel
+        for _ in range(2):
+            found = layer(x, *given) - layer.weight.bias
+            torch.testing.assert_close(found, (before - layer.weight.bias) / 2)
 
 
 GRAPHS = {

@@ -51,7 +51,7 @@ class Two(nn.Module):
 
 def make(kind: str, graph: Sample) -> Case:
     """64 channels throughout, every node with a label."""
-    seeded()
+    seeded(1)  # a seed where no score of GAT's is so near the kink of its LeakyReLU that rounding decides the side
     index = graph.edge_index
     (first, there_first, names), (second, there_second, _) = LAYERS[kind](), LAYERS[kind]()
     ours, theirs = Two(first, second), Two(there_first, there_second)

@@ -114,5 +114,7 @@ def download_cora(folder: str | Path | None = None, *, seconds: float = 20, addr
     thread.join(seconds)
     if thread.is_alive():
         failed.append(f"nothing came within {seconds:g} seconds")
+    elif not (failed or has_cora(folder)):
+        failed.append("the files did not come")
     if failed:
         raise UsageError(f"Cora could not be downloaded ({failed[0]}); {HOW}")

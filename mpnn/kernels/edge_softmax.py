@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import HALF, wide
-from mpnn.functions import apply
+from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
-from mpnn.partial import per_entry
+from mpnn.partial import all_heads, per_entry
 from mpnn.scores import given_bias, module_bias
 from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
@@ -56,7 +56,7 @@ def run(call: Call, reference: Any) -> Tensor:
     edges, heads = csr.edges, call.weight.heads
     dtype = wide(call.value.dtype)
     if _plain(call):
-        query, key, value = (_all_heads(call.nodes[n], heads).to(dtype) for n in ("query", "key", "value"))
+        query, key, value = (all_heads(call.nodes[n], heads).to(dtype) for n in ("query", "key", "value"))
         y, _ = apply(EdgeAttention, csr, rows3(query) * call.weight.scale, rows3(key), rows3(value))
         y = y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
         return y.to(call.value.dtype)
@@ -70,7 +70,7 @@ def run(call: Call, reference: Any) -> Tensor:
         csr, scores.transpose(-2, -1).expand(*call.lead, heads, count).reshape(call.entries * heads, count)
     )
     weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
-    value = _all_heads(call.value, heads).to(dtype)
+    value = all_heads(call.value, heads).to(dtype)
     y = spmm(csr, weight, rows3(value))
     y = y.view(*call.lead, heads, call.targets, value.shape[-1]).transpose(-3, -2).flatten(-2)
     return y.to(call.value.dtype)
@@ -149,22 +149,16 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     four, out = (entries, n, heads, rule.head_channels), (*call.lead, n, inner)
 
     def run(x: Tensor) -> Tensor:
-        query, key, value = rule.query(x).view(four), rule.key(x).view(four), rule.value(x).view(four)
-        y = apply(TokenAttention, csr, rule.scale, query, key, value)[0].view(out)
-        return y if rule.output is None else rule.output(y)
+        query, key, value = (eager_linear(part, x).view(four) for part in (rule.query, rule.key, rule.value))
+        return rule.finish(apply(TokenAttention, csr, rule.scale, query, key, value)[0].view(out), x)
 
     return run
-
-
-def _all_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys and values of grouped heads, once for each query head."""
-    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def _products(call: Call, csr: Csr, pairs: Any, dtype: torch.dtype) -> Tensor:
     """scale · q·k + bias at the edges: (..., E, heads)."""
     rule = call.weight
-    query, key = call.nodes["query"].to(dtype), _all_heads(call.nodes["key"], rule.heads).to(dtype)
+    query, key = call.nodes["query"].to(dtype), all_heads(call.nodes["key"], rule.heads).to(dtype)
     flat = sddmm(csr, rows3(query) * rule.scale, rows3(key))
     scores = flat.view(*call.lead, rule.heads, len(csr.row)).transpose(-2, -1)
     if rule.score_bias is not None:

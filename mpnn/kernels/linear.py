@@ -89,10 +89,10 @@ def _leading(weight: Tensor, targets: int, sources: int) -> Tensor:
 def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     """The whole layer as one product of tokens of this shape; None where more belongs to it."""
     rule = call.weight
-    if rule.heads is not None or rule.root is not None or rule.output is not None:
+    if not all(part is None for part in (rule.heads, rule.root, rule.output, rule.value)):
         return None
     if call.neighbours.__class__.__name__ == "Window":
-        return None if rule.value is not None else lambda x: F.linear(x, rule.matrices()[0], rule.bias)
+        return lambda x: F.linear(x, rule.matrices()[0], rule.bias)
     shape = (*call.lead, call.targets, rule.after)
     rows, columns = call.targets * rule.after, call.sources * rule.before
     flat, targets, biased = (*call.lead, columns), call.targets, rule.bias is not None

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.functions import apply
+from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
-from mpnn.partial import Part, attention, per_entry
+from mpnn.partial import Part, all_heads, attention, per_entry
 from mpnn.scores import given_bias, module_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -108,7 +108,7 @@ def run(call: Call, reference: Any) -> Tensor:
         given = call.again()
         given.nodes = call.nodes | {n: call.nodes[n].to(dtype) for n in ("query", "key", "value")}
         return attention(given, [_Part(given)], reference).to(call.value.dtype)
-    query, key, value = (_by_row(call, _all_heads(call.nodes[n], call.weight.heads)) for n in ("query", "key", "value"))
+    query, key, value = (_by_row(call, all_heads(call.nodes[n], call.weight.heads)) for n in ("query", "key", "value"))
     if call.attr is None:
         y, _, _ = apply(RowAttention, rows, *_inputs(query, key, value, bias=bias))
     else:
@@ -134,7 +134,7 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     shape = (*x.shape[:-1], rule.heads * rule.head_channels)
 
     def run(x: Tensor) -> Tensor:
-        query, key, value = rule.query(x).view(four), rule.key(x).view(four), rule.value(x).view(four)
+        query, key, value = (eager_linear(part, x).view(four) for part in (rule.query, rule.key, rule.value))
         y, _, _ = apply(RowAttention, rows, query, key, None, None, None, None, value)
         return rule.finish(y.view(shape), x)
 
@@ -143,11 +143,6 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple:
     return query, key, None, None, None, bias, value
-
-
-def _all_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys and values of grouped heads, once for each query head."""
-    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def _by_row(call: Call, x: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 Nodes are gathered once into (graphs, width), for a few widths; attention over all pairs of a graph, with what is no
 edge at -inf, then needs neither a gather nor a sum per edge. It pays where graphs are dense: the pairs that are no
-edges cost as much as those that are. On the CPU it runs through torch's fused kernel, elsewhere in matrix products of
-some graphs at a time; the backward makes the weights again from each row's log-sum-exp.
+edges cost as much as those that are, and with their weight of 0 a value of inf is no number within its graph. On the
+CPU it runs through torch's fused kernel, elsewhere in matrix products of some graphs at a time; the backward makes the
+weights again from each row's log-sum-exp.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """spmm: sums over edges as a sparse matrix product, with the transpose kept for the backward.
 
 One matrix for all pairs commutes with the sum, so it is applied on the narrower side; with several relations the rows
-are
-(relation, target) and one dense product follows. A number per edge and head is one sparse product a head.
+are (relation, target) and one dense product follows. A number per edge and head is one sparse product a head.
 """
 
 from __future__ import annotations
@@ -72,6 +71,7 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         or rule.relations != 1
         or rule.reduce != "sum"
         or rule.root is not None
+        or rule.value is not None
         or call.lead
     ):
         return None

@@ -183,13 +183,11 @@ def Transformer(
     """A pre-norm Transformer encoder, ``AllTokens`` × ``QKSoftmax``; any other rule in its place by one argument.
 
     Args:
-        in_channels: of the tokens, embedded by a Linear; None where they have ``channels`` already (a tokeniser that
-        embeds).
+        in_channels: of the tokens, embedded by a Linear; None where they have ``channels`` already (a tokeniser's).
         neighbours: who sends, by default ``AllTokens()``; ``AllTokens(causal=True)`` makes a decoder, ``Window(4)`` a
-        local one.
-        weight: makes a layer's weight from its width, by default ``QKSoftmax(channels, heads)``; ``lambda c:
-        SharedKernel(c, c)``
-            on a ``Grid`` or a ``Window`` makes convolutions.
+            local one.
+        weight: makes a layer's weight from its width, by default ``QKSoftmax(channels, heads)``;
+            ``lambda c: SharedKernel(c, c)`` on a ``Grid`` or a ``Window`` makes convolutions.
         tokens: a tokeniser. position: a code added to the embedded tokens, as ``Sinusoidal(channels)``.
         hidden: width of the channel MLP, by default 4 · channels. readout: a pool of :class:`Readout`.
 

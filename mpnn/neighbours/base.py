@@ -31,8 +31,7 @@ class Neighbours(Revised, ABC):
 
     Attributes: ``relations``, how many kinds of pair there are; ``pairs``, how many pairs if they are fixed (then
     ``edges().index`` numbers them), else None; ``axes``, the width of ``offset``; ``listed``, True where the pairs are
-    few
-    (of the order of the tokens), so that the sparse kernels may list them all.
+    few (of the order of the tokens), so that the sparse kernels may list them all.
 
     Example::
 

@@ -209,7 +209,9 @@ class Graph(Neighbours):
             )
 
     def versions(self) -> tuple:
-        return tuple([(id(t), t._version) for t in self._buffers.values() if t is not None and not t.is_inference()])
+        held = [t for t in self._buffers.values() if t is not None]
+        # an inference tensor does not count what is written to it: no two looks at it are known to see the same
+        return tuple([(id(t), object() if t.is_inference() else t._version, t.requires_grad) for t in held])
 
     def state(self) -> Any:
         return self.revision, self.versions()

@@ -15,27 +15,24 @@ from mpnn.weights.base import Weight, linear_or_none
 
 
 class QKSoftmax(Weight):
-    """Attention: y_i = output(Σ_j softmax_j(scale · q_i·k_j + bias_ij) v_j), q = query(x_i), k = key(x_j), v =
-    value(x_j).
+    """Attention: y_i = output(Σ_j softmax_j(scale · q_i·k_j + bias_ij) v_j), of q = query(x), k = key(x), v = value(x).
 
-    On ``AllTokens`` it is ``nn.MultiheadAttention``, on a ``Graph`` TransformerConv, on a ``Grid`` neighbourhood
-    attention.
+    On ``AllTokens`` it is ``nn.MultiheadAttention``, on a ``Graph`` TransformerConv, on a ``Grid`` attention among
+    neighbouring cells.
 
     Args:
         channels: of the target tokens. heads, kv_heads: of queries; of keys and values (grouped-query attention).
         out_channels: by default ``channels``. head_channels: by default channels / heads.
         source_channels: of the source tokens where these differ: an int, or (key, value), the widths of the two parts
             of a source token, keys first. Either way a call may give them apart, ``source=(keys, values)``.
-        position: a module called on q and k, as ``Rotary(head_channels)``. score_bias: a module such as
-        ``ALiBi(heads)``.
+        position: a module called on q and k, as ``Rotary(head_channels)``. score_bias: a module, as ``ALiBi(heads)``.
         edge_channels: edge attributes are projected and added to key and value (TransformerConv).
         qkv_bias: of query, key and value; None follows ``bias``, which is the output's.
         output: True, False or an ``nn.Linear``. root: adds a ``Linear`` of the target's token.
         scale: by default 1/√head_channels. dropout: on the weights, in training.
 
     Shapes: ``query`` channels → heads·head_channels, ``key`` and ``value`` → kv_heads·head_channels, ``edge`` without
-    bias,
-    ``output`` heads·head_channels → out_channels.
+    bias, ``output`` heads·head_channels → out_channels.
 
     Raises:
         ValueError: for heads that do not divide; for ``output=False`` with another width than heads·head_channels.

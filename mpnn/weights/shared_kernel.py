@@ -14,15 +14,12 @@ class SharedKernel(Weight):
     """One learned weight per relation: y_i = Σ_j W_{r(i,j)} x_j + b.
 
     On a ``Grid`` it is ``nn.Conv1d/2d/3d``; on a ``Graph`` GCNConv (``normalise="symmetric"``, loops added), GraphConv
-    and
-    SAGEConv (``root=True``, ``reduce="sum"`` or ``"mean"``), RGCNConv (``relations=r``, ``normalise="relation"``); on
-    ``Full``
-    a Toeplitz matrix; on ``AllTokens(max_tokens=m)`` a long convolution.
+    and SAGEConv (``root=True``, ``reduce="sum"`` or ``"mean"``), RGCNConv (``relations=r``, ``normalise="relation"``);
+    on ``Full`` a Toeplitz matrix; on ``AllTokens(max_tokens=m)`` a long convolution.
 
     Shapes: ``weight`` (out, in/groups, \\*kernel) on a ``Grid``, else (relations, out, in/groups); with heads
-    (relations,
-    heads); with ``bases=b`` the same with b for relations (\\ (b, …)), and ``coefficients`` (relations, b). ``bias``
-    (out,).
+    (relations, heads); with ``bases=b`` the same with b for relations (\\ (b, …)), and ``coefficients`` (relations, b).
+    ``bias`` (out,).
 
     Args:
         bases: RGCN's basis decomposition, W_r = Σ_b coefficients_rb · weight_b.

@@ -95,7 +95,10 @@ def test_two_processes_share_the_parts_and_the_records_keep_their_order(monkeypa
 
 def test_what_is_timed_runs_here(monkeypatch):
     monkeypatch.setitem(CLAIMS, "counted", claim(here, alone=True))
-    made = experiment("counted", quiet=True, workers=2)
+    with pytest.raises(UsageError, match="one after the other"):
+        experiment("counted", quiet=True, workers=2)
+    assert not Path("runs").exists()
+    made = experiment("counted", quiet=True)
     assert {one["process"] for one in made.records} == {os.getpid()} and made.about["workers"] == 1
     assert all(CLAIMS[name].alone for name in ("cost", "long-range"))
 

@@ -188,6 +188,7 @@ ATTENTION = {"needs": "target"}
 RULES: dict[str, Rule] = {
     "Static": Rule(lambda n: Static(4, 6), "pairs", main=True),
     "Static groups": Rule(lambda n: Static(4, 6, groups=2, root=True), "pairs target"),
+    "Static value": Rule(lambda n: Static(4, 6, value=True), "pairs"),
     "Static output": Rule(lambda n: Static(4, 6, output=True, bias=False), "pairs"),
     "Static heads": Rule(lambda n: Static(4, 6, heads=2), "pairs", main=True),
     "Static bare heads": Rule(lambda n: Static(4, 4, heads=2, value=False, output=True), "pairs"),

@@ -66,7 +66,7 @@ def note(records: Sequence[Record]) -> str:
     """What is to be done for the second graph."""
     if "Cora" in known(records, "graph"):
         return ""
-    return f"Cora, beside the published figures, is missing: it is not here and could not be downloaded; {HOW}."
+    return f"Cora, beside the published figures, is missing: it was not there when these records were made; {HOW}."
 
 
 def gat(before: int, after: int) -> Weight:

@@ -62,7 +62,7 @@ def at_once(run: Run, todo: Mapping[str, Setting], size: Size, bars: Progress, w
         waiting = set(futures)
         while waiting:
             done, waiting = wait(waiting, LOOK, FIRST_COMPLETED)
-            for future in done:
+            for future in sorted(done, key=lambda one: one.exception() is not None):  # what is finished is kept first
                 yield names[futures[future]], future.result()
                 bars.skip(each)
             running = [futures[future] for future in waiting if steps[futures[future]] > 0]

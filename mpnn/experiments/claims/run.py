@@ -46,12 +46,11 @@ def experiment(
     """Put a claim to the test: the verdict is decided from the numbers, by a rule that is printed with it.
 
     Each finished part is written to `folder/name` at once; called again with the same arguments, it reads what is there
-    and does the rest. The records do not depend on `workers`. It is one, this process, for an experiment that measures
-    time or memory, and from Python where it is not given.
+    and does the rest. The records do not depend on `workers`. It is one, this process, where it is not given.
 
     Raises:
-        UsageError: an unknown claim, a number out of range or without a meaning for the claim, a library that is
-            missing, a folder that belongs to another run.
+        UsageError: an unknown claim, a number out of range or without a meaning for the claim, as several workers for
+            one that measures time, a library that is missing, a folder that belongs to another run.
         Interrupted: Ctrl-C, with the outcome so far.
     """
     if claim is None:
@@ -62,9 +61,14 @@ def experiment(
         require(library, purpose=f"the experiment {found.name}")
     if workers is not None and workers < 1:
         raise UsageError(f"workers: expected at least 1, got {workers}")
+    if found.alone and workers is not None and workers > 1:
+        raise UsageError(
+            f"workers: the parts of {found.name} run one after the other, as time or memory is measured or all is soon "
+            f"done; leave it out or ask for 1, got {workers}"
+        )
     config = {"experiment": found.name, **asdict(size)}
     store = RunFolder(Path(folder) / folder_name(name or default_name(found, size)), config, restart=restart)
-    many = 1 if found.alone or workers is None else workers
+    many = 1 if workers is None else workers
     with waiting("looking for the data", show=not quiet):
         found.prepare(size)
     with one_thread():
