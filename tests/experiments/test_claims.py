@@ -102,7 +102,7 @@ def test_after_an_interruption_the_rest_is_run(listed):
 
 def test_the_command_says_how_to_go_on(listed, capsys):
     listed(Counted(stop=1))
-    assert main(["experiment", "counted"]) == 130
+    assert main(["experiment", "counted", "--workers", "1"]) == 130
     out, err = capsys.readouterr()
     assert "the same command goes on" in err and "1 of 3 parts are finished" in out
 
