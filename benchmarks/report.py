@@ -12,6 +12,7 @@ from benchmarks.results import Record
 from mpnn.data.files import write_text
 
 README = Path(__file__).parent / "README.md"
+USUAL = ("bench.json", "core.json", "scale.json")  # the whole, its first workloads in more rounds, what takes long
 BEGIN, END = "<!-- made by benchmarks.report: begin -->", "<!-- made by benchmarks.report: end -->"
 
 
@@ -133,10 +134,12 @@ def between_marks(text: str, made: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Read result files, draw the pictures beside them, write the README."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
-    parser.add_argument("results", type=Path, nargs="*", help="by default results/bench.json, and scale.json if there")
+    parser.add_argument(
+        "results", type=Path, nargs="*", help=f"by default {', '.join(USUAL)} of results/, those that are there"
+    )
     args = parser.parse_args(argv)
     pages, pictures = [], []
-    usual = [results.FOLDER / "bench.json", results.FOLDER / "scale.json"]
+    usual = [results.FOLDER / name for name in USUAL]
     for path in args.results or [p for p in usual if p == usual[0] or p.exists()]:
         result = results.read(path)
         drawn = plots.draw(result, results.FOLDER, path.stem)

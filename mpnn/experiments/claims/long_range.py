@@ -149,6 +149,16 @@ def table(records: Sequence[Record]) -> Table:
     return Table(["layer", "length", "layers", "needed", "accuracy", "ms a step", "MiB kept for backward"], rows)
 
 
+def note(records: Sequence[Record]) -> str:
+    """Which networks could hear the other end, and did not learn to."""
+    deaf = {one["kind"]: True for one in records if one["heard"] and one["accuracy"] < SOLVED}
+    if not deaf:
+        return ""
+    return (
+        f"To reach is not to learn: {' and '.join(deaf)} had the layers that it takes and did not solve the task here."
+    )
+
+
 def charts(records: Sequence[Record]) -> list[Chart]:
     def lines(field: str, scale: float) -> list[Line]:
         made = []
@@ -190,4 +200,5 @@ CLAIM = Claim(
     table,
     charts,
     alone=True,
+    note=note,
 )
