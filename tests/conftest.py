@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import random
+import signal
 import sys
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ hypothesis.settings.load_profile("repeatable")
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
+    # A job in the background may come with Ctrl-C ignored, which the programs that a test starts would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
