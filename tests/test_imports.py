@@ -39,6 +39,7 @@ ORDER = (
     "weights",
     "tiles",
     "spec",
+    "reasons",
     "kernels",
     "plan",
     "places",

@@ -243,27 +243,3 @@ class Kernel(Protocol):
     def unsupported(self, spec: Spec) -> list[str]: ...
 
     def run(self, call: Call, reference: Callable[[Call], Tensor]) -> Tensor: ...
-
-
-def no_fused_products(spec: Spec) -> list[str]:
-    """Why a call is no scaled products of queries and keys that a fused dense kernel knows."""
-    why = []
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
-    if spec.edge_attr:
-        why.append("edge features are added to keys and values pair by pair")
-    if spec.score:
-        why.append("a score function changes scores pair by pair")
-    if spec.score_bias == "edges":
-        why.append("a bias per edge is not dense")
-    if spec.score_channels != spec.channels // max(1, spec.kv_heads):
-        why.append("keys and values of different widths leave the fused path")
-    if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.wrapped:
-        why.append("masks or a score bias that a functional transform maps over")
-    if spec.transforms and spec.dropout:
-        why.append("dropout under a functional transform")
-    if spec.transforms and spec.score_bias == "module":
-        why.append("a module's score bias under a functional transform")
-    return why

@@ -20,6 +20,7 @@ from mpnn import limits
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
+from mpnn.reasons import no_products
 from mpnn.scores import edge_bias
 from mpnn.spec import Spec
 from mpnn.tiles.graphs import SmallGraphs
@@ -37,7 +38,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no attention within small graphs."""
-    why = []
+    why = no_products(spec)
     if spec.neighbours != "Graph":
         why.append("needs a Graph, in whose edges small graphs are found")
     elif spec.targets != spec.sources:
@@ -47,26 +48,16 @@ def unsupported(spec: Spec) -> list[str]:
     elif spec.padded > MOST * (spec.edges or 0):
         text = f"its graphs would have {spec.padded:,} pairs as a dense batch, more than {MOST} for each of "
         why.append(f"{text}{spec.edges:,} edges: they are large, or the nodes of one are not side by side")
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
     if spec.edge_attr and spec.weight == "QKSoftmax":
         why.append("edge features are added to keys and values pair by pair")
-    if spec.score:
-        why.append("a score function changes scores pair by pair")
     if spec.dropout:
         why.append("dropout leaves the fused path, and would take parallel edges, one pair here, together")
     if spec.learned_bias:
         why.append("the gradient of a score bias is a number per edge and head, which this kernel never holds")
     if spec.score_channels != spec.channels // max(1, spec.kv_heads):
         why.append("keys and values of different widths leave the fused path")
-    if spec.transforms and spec.score_bias == "module":
-        why.append("a module's score bias under a functional transform")
     if spec.compiling:
         why.append("torch.compile traces the reference as one block")
-    if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.wrapped:
-        why.append("masks or a score bias that a functional transform maps over")
     return why
 
 

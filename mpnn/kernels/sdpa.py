@@ -19,9 +19,10 @@ from torch.autograd import Function
 from torch.nn import functional as F
 
 from mpnn.functions import eager_linear, fold, unfold
-from mpnn.kernels.base import Call, no_fused_products
+from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.partial import by_reference, four, per_entry, pull
+from mpnn.reasons import no_fused_products
 from mpnn.spec import Spec
 
 name = "sdpa"

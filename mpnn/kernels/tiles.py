@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from mpnn.checks import wide
-from mpnn.kernels.base import Call, no_fused_products
+from mpnn.kernels.base import Call
 from mpnn.partial import attention, four
+from mpnn.reasons import no_fused_products
 from mpnn.recompute import drop, fresh_seed, recomputed
 from mpnn.spec import Spec, learned_bias
 from mpnn.tiles import Group, tiles_of

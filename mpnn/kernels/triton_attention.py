@@ -15,6 +15,7 @@ from torch import Tensor
 from mpnn.cuda.lines import Lines
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
+from mpnn.reasons import no_products
 from mpnn.scores import edge_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -29,37 +30,27 @@ TILE = 2048  # numbers of keys that a program holds at once
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no attention over a list of edges on a GPU."""
-    why = []
+    why = no_products(spec)
     if spec.device not in DEVICES:
         why.append(f"needs CUDA, and the tokens are on {spec.device}")
     elif not INSTALLED:
         why.append("Triton is not installed: pip install triton (torch's wheels for CUDA bring it on Linux)")
     if not spec.listed:
         why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
-    if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
     if spec.dtype not in ("float32", "float16", "bfloat16"):
         why.append(f"computes in float32, and the tokens are {spec.dtype}")
     if spec.edge_attr and spec.weight == "QKSoftmax":
         why.append("edge features in key and value would hold a tensor over edges and channels")
-    if spec.score:
-        why.append("a score function changes scores pair by pair")
     if spec.dropout:
         why.append("dropout acts on weights, which this kernel never holds")
     if spec.learned_bias:
         why.append("the gradient of a score bias is a number per edge and head, which this kernel never holds")
-    if spec.transforms and spec.score_bias == "module":
-        why.append("a module's score bias under a functional transform")
     if max(spec.score_channels, spec.channels // max(1, spec.kv_heads)) > WIDEST:
         why.append(f"heads of more than {WIDEST} channels do not fit a program")
     if max(spec.targets, spec.sources) * spec.batch * spec.parts > PROGRAMS:
         why.append("more rows and heads than one launch has programs")
     if spec.compiling:
         why.append("torch.compile traces the reference as one block")
-    if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
-    if spec.wrapped:
-        why.append("masks or a score bias that a functional transform maps over")
     return why
 
 

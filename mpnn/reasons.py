@@ -1,0 +1,35 @@
+"""Reasons against a call that several kernels have in common."""
+
+from __future__ import annotations
+
+from mpnn.spec import Spec
+
+
+def no_products(spec: Spec) -> list[str]:
+    """Why a call's scores are no scaled products of queries and keys with a bias that is at hand."""
+    why = []
+    if spec.weight not in ("QKSoftmax", "attend"):
+        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+    if spec.score:
+        why.append("a score function changes scores pair by pair")
+    if "jvp" in spec.transforms:
+        why.append("forward-mode runs through the reference, as plain torch operations")
+    if spec.wrapped:
+        why.append("masks or a score bias that a functional transform maps over")
+    if spec.transforms and spec.score_bias == "module":
+        why.append("a module's score bias under a functional transform")
+    return why
+
+
+def no_fused_products(spec: Spec) -> list[str]:
+    """Why a call is no scaled products that a fused dense kernel knows."""
+    why = no_products(spec)
+    if spec.edge_attr:
+        why.append("edge features are added to keys and values pair by pair")
+    if spec.score_bias == "edges":
+        why.append("a bias per edge is not dense")
+    if spec.score_channels != spec.channels // max(1, spec.kv_heads):
+        why.append("keys and values of different widths leave the fused path")
+    if spec.transforms and spec.dropout:
+        why.append("dropout under a functional transform")
+    return why
