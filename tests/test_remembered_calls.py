@@ -306,3 +306,15 @@ def test_a_remembered_call_on_a_graph_has_every_derivative(name: str) -> None:
     layer.kernel = "reference"
     for a, b in zip(ours, found(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("after", [2, 4, 6])
+def test_a_remembered_sum_over_edges_without_gradients_adds_its_bias(after: int) -> None:
+    """Where the matrix is no wider it comes first, and the bias is added in place."""
+    layer, x = MessagePassing(Graph(), SharedKernel(4, after)), torch.randn(3, 4)
+    nn.init.normal_(layer.weight.bias)
+    edges = torch.tensor([[0, 1, 1], [1, 2, 0]])
+    with torch.no_grad():
+        expected = torch.zeros(3, 4).index_add(0, edges[1], x[edges[0]]) @ layer.weight.weight[0].T + layer.weight.bias
+        for _ in range(3):
+            torch.testing.assert_close(layer(x, edges), expected)
