@@ -38,6 +38,7 @@ ORDER = (
     "cuda",
     "weights",
     "tiles",
+    "correlation",
     "spec",
     "reasons",
     "kernels",

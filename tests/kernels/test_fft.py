@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as F
 
 from helpers.compare import agree, run
-from mpnn import MessagePassing, use_kernels
+from mpnn import MessagePassing, correlation, use_kernels
 from mpnn.kernels import fft
 from mpnn.neighbours import AllTokens, Full, Graph
 from mpnn.weights import SharedKernel
@@ -36,8 +36,8 @@ def layer_of(rule: Any, kind: str) -> MessagePassing:
 def taken(long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the two ways, whatever the sizes; few channels at a time."""
     monkeypatch.setattr(fft, "by_fft", lambda *sizes: long)
-    monkeypatch.setattr(fft, "_ROWS", 1)
-    monkeypatch.setattr(fft, "_BLOCK", 64)
+    monkeypatch.setattr(correlation, "ROWS", 1)
+    monkeypatch.setattr(correlation, "BLOCK", 64)
 
 
 def by_hand(layer: MessagePassing, x: Tensor, n: int, causal: bool, limit: int) -> Tensor:
