@@ -13,6 +13,7 @@ from helpers.attention import Attention, cases
 from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
 from mpnn import limits, use_kernels
+from mpnn.fused import launch
 from mpnn.kernels import KERNELS, fft, sdpa, segment
 from mpnn.plan import NAMES
 
@@ -76,8 +77,8 @@ def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pyte
     monkeypatch.setattr("mpnn.sparse.csr._TOGETHER", 0)
     monkeypatch.setattr(sdpa, "MASK", 24)
     monkeypatch.setattr(fft, "by_fft", lambda *sizes: True)
-    monkeypatch.setattr(sdpa, "ENTRIES", 1)
-    monkeypatch.setattr(sdpa, "CHUNKED", ("cuda", "cpu"))
+    monkeypatch.setattr(launch, "ENTRIES", 1)
+    monkeypatch.setattr(launch, "CHUNKED", ("cuda", "cpu"))
     for mode in ({}, {"mask": "batched", "pair_mask": "heads"}):
         call = trial(place, rule, **mode)
         able = call.able()

@@ -39,6 +39,7 @@ ORDER = (
     "weights",
     "tiles",
     "correlation",
+    "fused",
     "spec",
     "reasons",
     "kernels",

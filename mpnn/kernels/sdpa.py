@@ -3,9 +3,6 @@
 FlashAttention, cuDNN or memory-efficient attention on a GPU, the fused kernel on a CPU: no N × N tensor. Tensors are
 4-D, since others leave the fused path. Padding is a (B, 1, 1, M) mask; a causal call with padding at the end needs
 none, since no real target sees it; what must be a mask over targets and sources is made for some targets at a time.
-
-The fused backward cannot be differentiated: a backward that runs with gradients enabled recomputes through the
-reference.
 """
 
 from __future__ import annotations
@@ -15,23 +12,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.nn import functional as F
 
-from mpnn.functions import eager_linear, fold, unfold
+from mpnn.functions import eager_linear
+from mpnn.fused.added import bias_of, mask_of, pads_end
+from mpnn.fused.launch import in_chunks, too_many
+from mpnn.fused.twice import Fused, Transformed, differentiable_twice
 from mpnn.kernels.base import Call
-from mpnn.memo import derived
-from mpnn.partial import by_reference, four, per_entry, pull
+from mpnn.partial import by_reference, four, per_entry
 from mpnn.reasons import no_fused_products
-from mpnn.spec import Spec
+from mpnn.spec import Spec, learned_bias
 
 name = "sdpa"
-_FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
-_grad, _keeps = torch.is_grad_enabled, torch._C._autograd._get_current_graph_task_keep_graph
 KEPT = 1 << 22  # entries of a score bias that may be kept for a backward
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
-ENTRIES = 65_535  # batch entries of one launch: torch's fused kernels fail beyond (pytorch/pytorch#142228, #146704)
-CHUNKED = ("cuda",)  # where they do
+_grad = torch.is_grad_enabled
 
 
 def unsupported(spec: Spec) -> list[str]:
@@ -52,20 +47,14 @@ def unsupported(spec: Spec) -> list[str]:
 def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     """The aggregate: (..., N, C)."""
     query, key, value = (four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
-    given = call.nodes.get("score_bias")
-    module = call.weight.score_bias
-    learned = (given is not None and given.requires_grad) or (
-        module is not None and any(p.requires_grad for p in module.parameters())
-    )
     attention = _attention(call, query.shape[1] != key.shape[1])
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    if torch.compiler.is_compiling() or call.dropout or learned or not (wanted or call.transformed):
-        y = attention(
-            query, key, value
-        )  # where dropout or a learned bias act, torch's own formula has every derivative
+    plain = call.dropout or learned_bias(call, call.weight)  # torch's own formula then, which has every derivative
+    if torch.compiler.is_compiling() or plain or not (wanted or call.transformed):
+        y = attention(query, key, value)
     else:
         again = by_reference(call, reference)
-        y = (_Transformed if call.transformed else _Fused).apply(attention, again, query, key, value)
+        y = (Transformed if call.transformed else Fused).apply(attention, again, query, key, value)
     y = y.transpose(-3, -2).flatten(-2)
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
 
@@ -82,8 +71,8 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
     again = by_reference(call, reference)
     flash = call.tokens[0].x.device.type == "cpu" and not grouped
-    many = entries > ENTRIES and call.tokens[0].x.device.type in CHUNKED
-    fused = _in_chunks if many else F.scaled_dot_product_attention
+    many = too_many(call.tokens[0].x.device, entries)
+    fused = in_chunks if many else F.scaled_dot_product_attention
 
     layers, scale, biased = rule._modules, rule.scale, rule.bias is not None  # a look-up costs less than an attribute
 
@@ -95,11 +84,9 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
             y = fused(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
         elif flash and not many:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-            node = y.grad_fn
-            if type(node).__name__ == _FLASH:  # torch's written-out path has every derivative
-                _differentiable_twice(node, again, [q, k, v])
+            differentiable_twice(y.grad_fn, again, [q, k, v])
         else:
-            y = _Fused.apply(attention, again, q, k, v)
+            y = Fused.apply(attention, again, q, k, v)
         y = y.transpose(1, 2).reshape(inner)
         output = layers.get("output")
         y = y if output is None else eager_linear(output, y)
@@ -115,11 +102,11 @@ def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], 
     square = call.tokens[1] is call.tokens[0] or call.targets == call.sources
     causal = call.neighbours.causal and (square or torch.compiler.is_compiling() or call.targets != 1)
     source_mask = call.source_mask
-    if causal and source_mask is not None and square and _pads_end(source_mask, call.target_mask):
+    if causal and source_mask is not None and square and pads_end(source_mask, call.target_mask):
         source_mask = None
     biased = rule.score_bias is not None or "score_bias" in call.nodes
     if source_mask is None and call.pair_mask is None and not biased and (square or not causal):
-        return lambda q, k, v: _in_chunks(q, k, v, is_causal=causal, **options)
+        return lambda q, k, v: in_chunks(q, k, v, is_causal=causal, **options)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         whole = not (causal or biased) or isinstance(call.targets, torch.SymInt)  # a range would fix an open size
@@ -135,38 +122,11 @@ def _attention(call: Call, grouped: bool) -> Callable[[Tensor, Tensor, Tensor], 
     return attend
 
 
-def _in_chunks(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-    """torch's fused attention, as many batch entries at a time as one launch takes."""
-    if torch.compiler.is_compiling() or q.device.type not in CHUNKED or q.shape[0] <= ENTRIES:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
-    parts = []
-    for a in range(0, q.shape[0], ENTRIES):
-        at = slice(a, a + ENTRIES)
-        whole = attn_mask is None or attn_mask.ndim < 4 or attn_mask.shape[0] == 1
-        mask = attn_mask if whole else attn_mask[at]  # type: ignore[index]
-        parts.append(F.scaled_dot_product_attention(q[at], k[at], v[at], attn_mask=mask, **options))
-    return torch.cat(parts)
-
-
-def _pads_end(source: Tensor, target: Tensor | None) -> bool:
-    """Whether every masked token stands after the real ones, and masked sources are masked targets too."""
-    if torch.compiler.is_compiling() or source is not target or torch._C._functorch.is_functorch_wrapped_tensor(source):
-        return False
-    return derived(lambda: not bool((~source[..., :-1] & source[..., 1:]).any()), "pads_end", source)
-
-
 def _rows(
-    call: Call,
-    source_mask: Tensor | None,
-    causal: bool,
-    rows: slice,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: dict[str, Any],
+    call: Call, source_mask: Tensor | None, causal: bool, rows: slice, q: Tensor, k: Tensor, v: Tensor, options: Any
 ) -> Tensor:
     """Attention of some targets under a mask and a bias."""
-    mask, bias = _mask(call, source_mask, causal, rows), _bias(call, rows)
+    mask, bias = mask_of(call, source_mask, causal, rows), bias_of(call, rows)
     some = None
     if bias is not None and bias.ndim == 4:
         bias = per_entry(bias, q.shape[0])
@@ -176,114 +136,5 @@ def _rows(
         mask = mask | ~some  # a row without sources would be no number; it is set to 0 below
     if bias is not None:
         mask = bias.to(q.dtype) if mask is None else bias.to(q.dtype).masked_fill(~mask, -torch.inf)
-    y = _in_chunks(q[:, :, rows], k, v, attn_mask=mask, **options)
+    y = in_chunks(q[:, :, rows], k, v, attn_mask=mask, **options)
     return y if some is None else y.masked_fill(~some, 0)
-
-
-def _mask(call: Call, source_mask: Tensor | None, causal: bool, rows: slice) -> Tensor | None:
-    """Which pairs take part: broadcast to (B, heads, rows, M); None for all."""
-    mask = None
-    if source_mask is not None:
-        mask = (
-            source_mask
-            if source_mask.ndim == 1
-            else source_mask.expand(*call.lead, call.sources).reshape(call.entries, 1, 1, call.sources)
-        )
-        mask = mask.view(mask.numel() // call.sources, 1, 1, call.sources)
-    if causal:
-        i = torch.arange(rows.start, rows.stop, device=call.value.device) + (call.sources - call.targets)
-        sees = torch.arange(call.sources, device=call.value.device) <= i[:, None]
-        mask = sees if mask is None else mask & sees
-    if call.pair_mask is not None:
-        pairs = _dense(call, call.pair_mask, rows)
-        mask = pairs if mask is None else mask & pairs
-    return mask
-
-
-def _dense(call: Call, dense: Tensor, rows: slice) -> Tensor:
-    """Some rows of what broadcasts to (..., heads, N, M), with one batch axis."""
-    dense = dense.expand(*(1,) * (3 - dense.ndim), *dense.shape) if dense.ndim < 3 else dense
-    dense = dense if dense.shape[-2] == 1 else dense[..., rows, :]
-    if dense.ndim == 3:
-        return dense[None]
-    return dense.expand(*call.lead, *dense.shape[-3:]).reshape(-1, *dense.shape[-3:])
-
-
-def _bias(call: Call, rows: slice) -> Tensor | None:
-    """The scores' bias, broadcast to (B, heads, rows, M)."""
-    bias = None
-    module = call.weight.score_bias
-    if module is not None:
-        target, source = call.nodes["positions_target"], call.nodes["positions_source"]
-        if getattr(module, "axes", 0):
-            dense = module(target[..., rows, None, :], source[..., None, :, :])
-        else:
-            dense = module(target[..., rows, None], source[..., None, :])
-        dense = dense.movedim(-1, -3)
-        bias = dense if dense.ndim < 5 else dense.reshape(-1, *dense.shape[-3:])
-    if "score_bias" in call.nodes:
-        given = _dense(call, call.nodes["score_bias"], rows)
-        bias = given if bias is None else bias + given
-    return bias
-
-
-class _Fused(Function):
-    """Fused attention with its own fused backward; differentiated once more, it recomputes through the reference."""
-
-    @staticmethod
-    def forward(ctx: Any, attention: Any, again: Any, *inputs: Tensor) -> Tensor:
-        with torch.enable_grad():
-            inner = [t.detach().requires_grad_(t.requires_grad) for t in inputs]
-            out = attention(*inner)
-        ctx.inner, ctx.again = (out, inner), again
-        ctx.save_for_backward(*inputs)
-        return out.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        if torch.is_grad_enabled():
-            return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
-        out, inner = ctx.inner
-        keep = _keeps()
-        grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
-        if not keep:
-            ctx.inner = None
-        return None, None, *(next(grads) if t.requires_grad else None for t in inner)
-
-
-def _differentiable_twice(node: Any, again: Any, held: list[Tensor]) -> None:
-    """The CPU's fused attention by torch's own autograd, whose backward cannot be differentiated: where a backward runs
-    with gradients enabled, its results are replaced by the reference's. A hook costs less than a Function."""
-
-    def replace(found: tuple, grads: tuple) -> tuple | None:
-        if _grad():
-            needed = tuple(g is not None for g in found[:3])
-            return (*pull(again, tuple(held), needed, grads[0]), *found[3:])
-        if not _keeps():
-            held.clear()  # as autograd frees what it saved
-        return None
-
-    node.register_hook(replace)
-
-
-class _Transformed(Function):
-    """Fused attention inside functional transforms: its backward is always the reference's."""
-
-    @staticmethod
-    def forward(attention: Any, again: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attention(query, key, value)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.again = inputs[1]
-        ctx.save_for_backward(*inputs[2:])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple:
-        return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple, attention: Any, again: Any, *inputs: Tensor) -> tuple:
-        """The vmapped axis as the outer part of the batch."""
-        folded = [fold(t, d, info.batch_size) for t, d in zip(inputs, in_dims[2:], strict=True)]
-        return unfold(_Transformed.apply(attention, again, *folded), info.batch_size)
