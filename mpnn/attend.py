@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from mpnn.binding import check_batches, check_pair_mask, check_read, read_bias
+from mpnn.call import Call
 from mpnn.checks import bool_mask, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, data_graph, list_edges
-from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.pairs import Pairs

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.call import Call
 from mpnn.checks import bool_mask, broadcastable, compiling, readable, same_device, same_dtype, transforms, values
 from mpnn.edge_data import attach, list_edges
-from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.places import place, rotate

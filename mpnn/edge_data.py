@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mpnn.call import Call
 from mpnn.checks import broadcastable, compiling, readable, same_device, tensor, values
 from mpnn.edges import Edges
-from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.neighbours.graph import check_rows, read

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from mpnn import plan as plans
 from mpnn.binding import bind, fill, same_places
+from mpnn.call import Call
 from mpnn.checks import instance, one_of
-from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.plan import BY_NAME, NAMES, Plan, choose, explain, forced

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.functions import apply, fold, twinned, unfold
+from mpnn.scores import all_heads
 
 Again = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -97,11 +98,6 @@ class Parts(Function):
         folded = [fold(t, d, size) for t, d in zip(inputs, in_dims[2:], strict=True)]
         (out, at), (lse, _) = (unfold(y, size) for y in Parts.apply(parts, again, *folded))
         return (out, lse), (at, at)
-
-
-def all_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values of grouped heads (..., kv_heads, M, D), once for each query head."""
-    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mpnn.kernels.base import Call
+from mpnn.call import Call
 from mpnn.slots import extent
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.call import Call
 from mpnn.checks import instance, wide
-from mpnn.kernels import Call
 from mpnn.kernels.reference import edge_weights
+from mpnn.scores import all_heads
 
 listening: list[Callable[[nn.Module, str, Call], None]] = []
 
@@ -78,9 +79,8 @@ def _dense(call: Call) -> bool:
 
 def _of_all_pairs(call: Call) -> Tensor:
     """The weights of every pair by target and source, before dropout: (..., N · M, heads)."""
-    query, key = call.nodes["query"], call.nodes["key"]
-    if key.shape[-3] != query.shape[-3]:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    query = call.nodes["query"]
+    key = all_heads(call.nodes["key"], query.shape[-3])
     dtype = wide(query.dtype)
     scores = torch.matmul(query.to(dtype) * call.weight.scale, key.to(dtype).transpose(-2, -1))
     if "score_bias" in call.nodes:

@@ -23,9 +23,7 @@ def edge_scores(
     """scale · q_i·(k_j + e_ij) + bias, then ``score``: (..., E, heads), float32 for half-precision inputs."""
     query, key = pairs.at_target(pairs.node("query")), pairs.at_source(pairs.node("key"))
     dtype = wide(query.dtype)
-    groups = query.shape[-3] // key.shape[-3]
-    if groups > 1:
-        key = key.repeat_interleave(groups, -3)
+    key = all_heads(key, query.shape[-3])
     if edge_key is not None:
         key = key + edge_key.transpose(-3, -2)
     scores = ((query.to(dtype) * key.to(dtype)).sum(-1) * scale).transpose(-2, -1)
@@ -35,6 +33,11 @@ def edge_scores(
     if given is not None:
         scores = scores + given
     return scores if score is None else score(scores, pairs)
+
+
+def all_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values of grouped heads (..., kv_heads, M, D), once for each query head."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
 def module_bias(pairs: Pairs, bias: nn.Module) -> Tensor:

@@ -35,6 +35,8 @@ ORDER = (
     "positions",
     "slots",
     "neighbours",
+    "call",
+    "normalise",
     "cuda",
     "weights",
     "tiles",

@@ -15,8 +15,8 @@ from torch import Tensor
 from mpnn.checks import HALF, wide
 from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
-from mpnn.partial import all_heads, per_entry
-from mpnn.scores import given_bias, module_bias
+from mpnn.partial import per_entry
+from mpnn.scores import all_heads, given_bias, module_bias
 from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.products import Rows, SegmentMax, SegmentSum, rows3, sddmm, spmm

@@ -19,8 +19,8 @@ from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
-from mpnn.partial import Part, all_heads, attention, per_entry
-from mpnn.scores import given_bias, module_bias
+from mpnn.partial import Part, attention, per_entry
+from mpnn.scores import all_heads, given_bias, module_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 

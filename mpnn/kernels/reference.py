@@ -18,6 +18,7 @@ from mpnn import limits
 from mpnn.checks import compiling, transforms
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
+from mpnn.normalise import inverse_root, messages_of, normalised
 from mpnn.pairs import Pairs
 from mpnn.recompute import drop, fresh_seed, recomputed
 from mpnn.segments import segment_max, segment_maximum, segment_sum
@@ -36,7 +37,7 @@ def unsupported(spec: Spec) -> list[str]:
 def run(call: Call, reference: Any = None) -> Tensor:
     """The aggregate: (..., N, C)."""
     if call.weight.normalise == "symmetric":
-        call.inverse_root()  # over all edges, before any block
+        inverse_root(call)  # over all edges, before any block
     blocks = call.blocks(None if compiling() else edges_each(call))
     first = next(blocks)
     if first[0] is None:
@@ -59,14 +60,14 @@ def _block(call: Call, rows: slice | None, edges: Edges, slot: Tensor | None, se
     """The aggregate of some targets from all their edges."""
     pairs = call.pairs(edges, slot)
     first, count = (0, call.targets) if rows is None else (rows.start, rows.stop - rows.start)
-    weight, keep = call.normalised(pairs, slot, first, count)
+    weight, keep = normalised(call, pairs, slot, first, count)
     if call.dropout:
         weight = drop(weight, call.dropout, seed)
     return _reduce(call, pairs, weight, keep, first, count)
 
 
 def _reduce(call: Call, pairs: Pairs, weight: Tensor, keep: Tensor | None, first: int, count: int) -> Tensor:
-    messages = call.messages(pairs, weight)
+    messages = messages_of(call, pairs, weight)
     target, heads = pairs.target - first, call.weight.groups is None
     if keep is not None:  # as the messages: (..., heads, E, 1) or (..., E, 1)
         keep = keep.transpose(-2, -1)[..., None] if heads else keep
@@ -118,12 +119,12 @@ def _one_of_many(call: Call) -> OneBlock:
 def edge_weights(call: Call) -> tuple[Edges, Tensor]:
     """Every edge and its weight as used, before dropout: (..., E, heads) or (..., E, in·out/groups)."""
     if call.weight.normalise == "symmetric":
-        call.inverse_root()
+        inverse_root(call)
     blocks: list[Edges] = []
     weights, slots = [], []
     for rows, edges, slot in call.blocks(None if compiling() else edges_each(call)):
         first, count = (0, call.targets) if rows is None else (rows.start, rows.stop - rows.start)
-        weights.append(call.normalised(call.pairs(edges, slot), slot, first, count)[0])
+        weights.append(normalised(call, call.pairs(edges, slot), slot, first, count)[0])
         blocks.append(edges)
         slots += [] if slot is None else [slot]
     if len(blocks) == 1 and not slots:

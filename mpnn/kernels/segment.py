@@ -16,6 +16,7 @@ from torch.autograd import Function
 
 from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
+from mpnn.normalise import messages_of, normalised
 from mpnn.segments import segment_maximum
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -50,10 +51,10 @@ def run(call: Call, reference: Any) -> Tensor:
     rule = call.weight
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     pairs = call.pairs(csr.edges, csr.order)
-    weight, keep = call.normalised(pairs, csr.order, 0, call.targets)
+    weight, keep = normalised(call, pairs, csr.order, 0, call.targets)
     if call.dropout:
         weight = torch.nn.functional.dropout(weight, call.dropout)
-    messages = call.messages(pairs, weight)
+    messages = messages_of(call, pairs, weight)
     heads = rule.heads is not None
     if keep is not None:
         keep = keep.transpose(-2, -1)[..., None] if heads else keep

@@ -19,6 +19,7 @@ from mpnn.checks import HALF, wide
 from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
+from mpnn.normalise import factors, normalised
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import SegmentSum, rows3, spmm
@@ -111,7 +112,7 @@ def _numbers(call: Call) -> Tensor:
     if call.weight.fixed:
         weight = _scale(call, csr)
     else:
-        weight = call.normalised(call.pairs(edges, csr.order), csr.order, 0, call.targets)[0]
+        weight = normalised(call, call.pairs(edges, csr.order), csr.order, 0, call.targets)[0]
         weight = torch.nn.functional.dropout(weight, call.dropout) if call.dropout else weight
         weight = _per_row(weight, call.lead, heads).to(wide(value.dtype))
     y = spmm(csr, weight, rows3(value).to(wide(value.dtype)))
@@ -172,7 +173,7 @@ def _scale(call: Call, csr: Csr) -> Tensor | None:
         return csr.cache[key]
     edges = csr.edges
     keep = call.keep(edges)
-    scale = call.scale(edges, csr.order, keep, 0, call.targets)
+    scale = factors(call, edges, csr.order, keep, 0, call.targets)
     if keep is not None:
         scale = keep.to(wide(call.value.dtype)) if scale is None else torch.where(keep, scale, 0)
     assert scale is not None

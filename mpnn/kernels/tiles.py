@@ -18,6 +18,7 @@ from mpnn.kernels.base import Call
 from mpnn.partial import attention, four
 from mpnn.reasons import no_fused_products
 from mpnn.recompute import drop, fresh_seed, recomputed
+from mpnn.scores import all_heads
 from mpnn.spec import Spec, learned_bias
 from mpnn.tiles import Group, tiles_of
 from mpnn.tiles.added import added, call_masks, score_bias
@@ -145,9 +146,7 @@ def _written_out(call: Call) -> Tensor:
     tiles_ = tiles_of(call.neighbours, call.targets, call.sources, call.target_tokens, call.value.device)
     tensors = {n: four(call.nodes[n], call.lead) for n in ("query", "key", "value")}
     heads = tensors["query"].shape[1]
-    if tensors["key"].shape[1] != heads:
-        for n in ("key", "value"):
-            tensors[n] = tensors[n].repeat_interleave(heads // tensors[n].shape[1], 1)
+    tensors |= {n: all_heads(tensors[n], heads) for n in ("key", "value")}
     if "score_bias" in call.nodes:
         tensors["score_bias"] = call.nodes["score_bias"]
     q, width = tensors["query"], tensors["value"].shape[-1]
