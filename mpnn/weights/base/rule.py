@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from torch import Tensor, nn
 from mpnn.checks import divides, one_of, positive, share
 from mpnn.functions import linear
 from mpnn.memo import Revised
+from mpnn.weights.base.initialise import glorot_
+from mpnn.weights.base.linears import linears_around
 
 if TYPE_CHECKING:
     from mpnn.neighbours import Neighbours
@@ -50,6 +51,12 @@ class Weight(Revised, ABC):
     groups: int | None = None
     edge_channels: int = 0
     reads_target = False  # whether per_edge reads the target's token
+    before: Any  # channels that the weight meets,
+    after: Any  # and that it leaves
+    fixed = False  # whether the weight is 1 without a parameter
+    _given: tuple[str, ...] = ()  # modules that the caller brought: they keep their numbers until reset_parameters
+    _kept: tuple[str, ...] = ()
+    _numbers: tuple | None = None  # what the parameters were made for
 
     def __init__(  # type: ignore[no-untyped-def]
         self, in_channels=None, out_channels=None, *, heads=None, groups=None, value=None, output=None, reduce="sum",
@@ -76,51 +83,35 @@ class Weight(Revised, ABC):
         self.root: Any = None
         self.register_parameter("bias", None)
         if in_channels is None:
-            if self.groups is not None:
-                raise ValueError(
-                    "expected in_channels and out_channels with groups=, whose matrices have these widths, got None"
-                )
-            self.root = root if isinstance(root, nn.Module) and getattr(root, "in_features", 0) is None else None
-            own = False if self.root is not None else root
-            given = [n for n, v in (("value", value), ("output", output), ("root", own)) if v is not False]
-            if given:
-                raise ValueError(f"expected in_channels and out_channels with {given[0]}=, got None")
-            self._given = () if self.root is None else ("root",)
+            self._take_any_width(value, output, root)
             return
         positive("in_channels", in_channels)
         positive("out_channels", out_channels)
         linears = (("value", value), ("output", output), ("root", root))
         self._given = tuple(name for name, module in linears if isinstance(module, nn.Module))
-        mixed = self.heads is None and not self.fixed
-        # between value and output is out_channels, or a width of their own where both are there to meet at it
-        both = isinstance(value, nn.Module) and isinstance(output, nn.Module)
-        leaves = out_channels if mixed and not both else _width(output, "in_features", out_channels)
-        own = both if mixed else output is not False
-        meets = _width(value, "out_features", leaves) if own else out_channels
-        self.value = linear_or_none("value", value, in_channels, meets, bias=False)
-        before = meets if self.value is not None else in_channels  # channels that the weight meets
-        after = leaves if mixed else before  # channels that it leaves
-        self.output = linear_or_none("output", output, after, out_channels, bias=bias)
-        if self.output is None and after != out_channels:
-            raise ValueError(
-                f"expected in_channels = out_channels without value and output, got {in_channels} and {out_channels}; "
-                "pass value=True or output=True"
-            )
+        made = linears_around(
+            in_channels, out_channels, value, output, root, mixes=self.heads is None and not self.fixed, bias=bias
+        )
+        self.value, self.output, self.root, self.before, self.after = made
         part, name = (self.heads, "heads") if self.heads is not None else (self.groups, "groups")
         assert part is not None
         positive(name, part)
-        divides(name, part, "in_channels" if self.value is None else "out_channels", before)
-        divides(name, part, "out_channels", after)
-        self.before, self.after = before, after
-        # of targets of another width where it brings its own
-        self.root = linear_or_none("root", root, _width(root, "in_features", in_channels), out_channels, bias=False)
+        divides(name, part, "in_channels" if self.value is None else "out_channels", self.before)
+        divides(name, part, "out_channels", self.after)
         if bias and not hasattr(self.output, "bias"):  # inside output, where that has a place for one
             self.bias = nn.Parameter(torch.zeros(out_channels))
 
-    fixed = False  # whether the weight is 1 without a parameter
-    _given: tuple[str, ...] = ()  # modules that the caller brought: they keep their numbers until reset_parameters
-    _kept: tuple[str, ...] = ()
-    _numbers: tuple | None = None  # what the parameters were made for
+    def _take_any_width(self, value: Any, output: Any, root: Any) -> None:
+        if self.groups is not None:
+            raise ValueError(
+                "expected in_channels and out_channels with groups=, whose matrices have these widths, got None"
+            )
+        self.root = root if isinstance(root, nn.Module) and getattr(root, "in_features", 0) is None else None
+        own = False if self.root is not None else root
+        given = [n for n, v in (("value", value), ("output", output), ("root", own)) if v is not False]
+        if given:
+            raise ValueError(f"expected in_channels and out_channels with {given[0]}=, got None")
+        self._given = () if self.root is None else ("root",)
 
     def build_for(self, neighbours: Neighbours) -> None:
         """Build once; a built weight may serve another neighbourhood of the same numbers, sharing its parameters."""
@@ -210,64 +201,3 @@ class Weight(Revised, ABC):
             f"{n}={getattr(self, n)!r}" for n, d in (("reduce", "sum"), ("normalise", None)) if getattr(self, n) != d
         ]
         return ", ".join([*widths, family, *rules])
-
-
-class EdgeNetwork(nn.Module):
-    """A network of the edge: a module whose ``forward(pairs)`` returns (..., E, heads) or (..., E, in·out/groups).
-
-    A subclass names ``edge_channels``, the width of ``pairs.attr`` that it reads (0 for none), ``reads_target``,
-    ``reads_offset`` (None where it is not told), and ``features``, the width of what it returns (None for any).
-    """
-
-    edge_channels: int = 0
-    reads_target = False
-    reads_offset: bool | None = None
-    features: int | None = None
-
-    def forward(self, pairs: Pairs) -> Tensor:
-        raise TypeError(f"expected {type(self).__name__} to define forward(pairs)")
-
-    def edge_value(self, pairs: Pairs) -> Tensor | None:
-        """What the edge adds to its source's value, (..., E, heads, D), with groups (..., E, C); nothing by default."""
-        return None
-
-    def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
-        """For scores act(s_j + t_i + edge): the per-token terms ((..., M, heads), (..., N, heads)); None for others."""
-        return None
-
-
-def linear_or_none(name: str, given: bool | nn.Module, channels: int, out: int, bias: bool) -> nn.Module | None:
-    """The map that ``given`` means, between these widths; a module whose widths are None takes any."""
-    if isinstance(given, bool):
-        return nn.Linear(channels, out, bias=bias) if given else None
-    if not isinstance(given, nn.Module):
-        raise TypeError(f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}")
-    if not (hasattr(given, "in_features") and hasattr(given, "out_features")):
-        raise TypeError(
-            f"expected {name} to be True, False or an nn.Linear, got {type(given).__name__}; a module in its place has "
-            "in_features and out_features"
-        )
-    widths = (given.in_features, given.out_features)
-    if any(width not in (None, wanted) for width, wanted in zip(widths, (channels, out), strict=True)):
-        raise ValueError(f"expected {name} to be a Linear({channels}, {out}), got {widths}")
-    return given
-
-
-def _width(given: Any, side: str, otherwise: Any) -> Any:
-    """The width of one side of a module that the caller brought, else another."""
-    width = getattr(given, side, None) if isinstance(given, nn.Module) else None
-    return otherwise if width is None else width
-
-
-def uniform_(tensor: Tensor, fan_in: float) -> None:
-    """U(-1/√fan_in, 1/√fan_in): the distribution of nn.Linear and nn.Conv."""
-    bound = 1 / math.sqrt(fan_in) if fan_in > 0 else 0.0
-    with torch.no_grad():
-        tensor.uniform_(-bound, bound)
-
-
-def glorot_(tensor: Tensor) -> None:
-    """U(-a, a), a = √(6 / (rows + columns)) of the last two axes: PyG's ``glorot``."""
-    bound = math.sqrt(6.0 / (tensor.shape[-2] + tensor.shape[-1]))
-    with torch.no_grad():
-        tensor.uniform_(-bound, bound)
