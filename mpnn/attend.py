@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mpnn.binding import check_batches, check_pair_mask, check_read, read_bias
+from mpnn.binding import check_pair_mask, read_bias
 from mpnn.call import Call
 from mpnn.checks import bool_mask, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, data_graph, list_edges
@@ -18,9 +18,11 @@ from mpnn.neighbours import Neighbours
 from mpnn.pairs import Pairs
 from mpnn.places import place
 from mpnn.plan import BY_NAME, NAMES, choose, forced
+from mpnn.readers import check_read
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
 from mpnn.spec import spec_of
+from mpnn.token_sets import check_batches
 from mpnn.tokens.base import Tokens
 
 

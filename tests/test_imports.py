@@ -48,6 +48,8 @@ ORDER = (
     "plan",
     "places",
     "edge_data",
+    "readers",
+    "token_sets",
     "binding",
     "returned",
     "message_passing",

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mpnn.binding import reads_offset, token_sets
 from mpnn.checks import instance
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import AllTokens, Graph
 from mpnn.positions import GraphCode, Rotary
 from mpnn.positions.base import ScoreBias
+from mpnn.readers import reads_offset
+from mpnn.token_sets import token_sets
 from mpnn.tokens.base import Tokens
 from mpnn.tokens.places import counted_positions
 
