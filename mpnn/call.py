@@ -123,6 +123,11 @@ class Call:
         return aggregate if self.target_mask is None else aggregate.masked_fill(~self.target_mask[..., None], 0)
 
     @property
+    def masked(self) -> bool:
+        """Whether a mask may remove edges."""
+        return self.source_mask is not None or self.target_mask is not None or self.pair_mask is not None
+
+    @property
     def width(self) -> int:
         """Channels of the aggregate."""
         if self.weight.groups is not None:

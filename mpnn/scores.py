@@ -1,4 +1,4 @@
-"""Scores of attention: scale · q_i·k_j plus a bias, per edge."""
+"""Scores of attention: scale · q_i·k_j per edge, and what is added to them, whichever kernel makes them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,8 @@ def edge_scores(
     if edge_key is not None:
         key = key + edge_key.transpose(-3, -2)
     scores = ((query.to(dtype) * key.to(dtype)).sum(-1) * scale).transpose(-2, -1)
-    if score_bias is not None:
-        scores = scores + module_bias(pairs, score_bias).to(dtype)
-    given = given_bias(pairs)
-    if given is not None:
-        scores = scores + given
+    bias = bias_at(pairs, score_bias, dtype)
+    scores = scores if bias is None else scores + bias
     return scores if score is None else score(scores, pairs)
 
 
@@ -40,37 +37,47 @@ def all_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], -3)
 
 
-def module_bias(pairs: Pairs, bias: nn.Module) -> Tensor:
-    """A position module's bias at the pairs: (..., E, heads)."""
-    at = [pairs.node(f"positions_{end}") for end in ("target", "source")]
-    dim = -2 if getattr(bias, "axes", 0) else -1
-    return bias(pairs.at_target(at[0], dim), pairs.at_source(at[1], dim))
+def biased(call: Any) -> bool:
+    """Whether the scores of a call are more than products: masks or a bias, from whoever brings it."""
+    given = "score_bias" in call.nodes or "edge_bias" in call.nodes
+    return given or call.masked or getattr(call.weight, "score_bias", None) is not None
 
 
-def given_bias(pairs: Pairs) -> Tensor | None:
-    """The caller's bias at the pairs, from (..., heads, N, M) or per edge (E, heads)."""
+def bias_at(pairs: Pairs, module: nn.Module | None, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores at the pairs, (..., E, heads): a position module's bias and the caller's, which is
+    (..., heads, N, M) or per edge, (E, heads); None for nothing."""
+    bias = None
+    if module is not None:
+        target, source = pairs.node("positions_target"), pairs.node("positions_source")
+        dim = -2 if getattr(module, "axes", 0) else -1
+        bias = module(pairs.at_target(target, dim), pairs.at_source(source, dim)).to(dtype)
     if "edge_bias" in pairs.nodes:
-        return pairs.per_edge_row(pairs.nodes["edge_bias"])
-    if "score_bias" not in pairs.nodes:
-        return None
-    return at_pairs(pairs.nodes["score_bias"], pairs.target, pairs.source)
+        given = pairs.per_edge_row(pairs.nodes["edge_bias"]).to(dtype)
+    elif "score_bias" in pairs.nodes:
+        given = at_pairs(pairs.nodes["score_bias"], pairs.target, pairs.source).to(dtype)
+    else:
+        return bias
+    return given if bias is None else bias + given
+
+
+def masked_bias(call: Any, pairs: Pairs, dtype: torch.dtype, more: Tensor | None = None) -> Tensor | None:
+    """The same and ``more``, -inf where a mask of the call removes the pair: (..., E, heads or 1); None for nothing."""
+    bias = bias_at(pairs, getattr(call.weight, "score_bias", None), dtype)
+    if more is not None:
+        bias = more.to(dtype) if bias is None else bias + more.to(dtype)
+    keep = call.keep(pairs.edges)
+    if keep is None:
+        return bias
+    return torch.where(keep, torch.zeros((), dtype=dtype, device=keep.device) if bias is None else bias, -torch.inf)
 
 
 def edge_bias(call: Any, edges: Edges, slot: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores at these edges, -inf where a mask removes one: (B or 1, heads or 1, E); None for
-    nothing. ``slot``: the rows of the edges in the call's edge data, None for all in order."""
-    pairs, module = call.pairs(edges, slot), call.weight.score_bias
-    bias = None if module is None else module_bias(pairs, module)
-    given = given_bias(pairs)
-    if given is not None:
-        bias = given if bias is None else bias + given
-    keep = call.keep(edges)
-    if keep is not None:
-        zero = torch.zeros((), device=keep.device) if bias is None else bias
-        bias = torch.where(keep, zero, -torch.inf)
+    """The same for each batch entry, heads first: (B or 1, heads or 1, E). ``slot``: the rows of the edges in the
+    call's edge data, None for all in order."""
+    bias = masked_bias(call, call.pairs(edges, slot), dtype)
     if bias is None:
         return None
-    bias = bias.to(dtype).transpose(-2, -1)
+    bias = bias.transpose(-2, -1)
     if bias.ndim > 2:
         bias = bias.expand(*call.lead, *bias.shape[-2:])
     return bias.reshape(-1, *bias.shape[-2:]).contiguous()
@@ -78,13 +85,7 @@ def edge_bias(call: Any, edges: Edges, slot: Tensor | None, dtype: torch.dtype) 
 
 def at_pairs(dense: Tensor, target: Tensor, source: Tensor) -> Tensor:
     """Entries of (..., heads, N, M) at the pairs: (..., E, heads); axes of length 1 broadcast."""
-    dense = (
-        dense
-        if dense.ndim >= 3
-        else dense.expand(1, *dense.shape)
-        if dense.ndim == 2
-        else dense.expand(1, 1, *dense.shape)
-    )
+    dense = dense[(None,) * (3 - dense.ndim)] if dense.ndim < 3 else dense
     n, m = dense.shape[-2:]
     row = target if n != 1 else torch.zeros_like(target)
     column = source if m != 1 else torch.zeros_like(source)

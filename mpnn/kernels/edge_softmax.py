@@ -16,7 +16,7 @@ from mpnn.checks import HALF, wide
 from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
-from mpnn.scores import all_heads, given_bias, module_bias
+from mpnn.scores import all_heads, bias_at, biased, edge_bias
 from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.products import Rows, SegmentMax, SegmentSum, rows3, sddmm, spmm
@@ -78,12 +78,7 @@ def run(call: Call, reference: Any) -> Tensor:
 
 def _plain(call: Call) -> bool:
     """Whether the scores are products and nothing else."""
-    rule = call.weight
-    masked = call.source_mask is not None or call.target_mask is not None or call.pair_mask is not None
-    biased = rule.normalise != "softmax" or "score_bias" in call.nodes or "edge_bias" in call.nodes
-    if "query" not in call.nodes or masked or biased or call.dropout or getattr(rule, "score", None) is not None:
-        return False
-    return rule.score_bias is None
+    return "query" in call.nodes and not (biased(call) or call.dropout or getattr(call.weight, "score", None))
 
 
 def partial(call: Call) -> EdgePart:
@@ -95,25 +90,18 @@ class EdgePart:
     """Attention over listed edges with its log-sum-exp, for joining with other parts."""
 
     def __init__(self, call: Call) -> None:
-        self.call, self.csr = call, Csr.of(call.all_edges(), call.targets, call.sources)
+        self.csr, self.scale = Csr.of(call.all_edges(), call.targets, call.sources), call.weight.scale
+        self.bias = edge_bias(call, self.csr.edges, self.csr.order, wide(call.value.dtype))
 
     def _scores(self, query: Tensor, key: Tensor) -> Tensor:
         """(B·heads, E), -inf where a mask removes the edge."""
-        call, csr, dtype = self.call, self.csr, wide(query.dtype)
-        scores = sddmm(csr, rows3(query).to(dtype) * call.weight.scale, rows3(key).to(dtype))
-        scores = scores.view(*query.shape[:2], -1)
-        pairs = call.pairs(csr.edges, csr.order)
-        module, given, keep = call.weight.score_bias, given_bias(pairs), call.keep(csr.edges)
-        for bias in (None if module is None else module_bias(pairs, module), given):
-            scores = scores if bias is None else scores + self._by_entry(bias, query)
-        scores = scores if keep is None else scores.masked_fill(~self._by_entry(keep, query), -torch.inf)
-        return scores.flatten(0, 1)
-
-    def _by_entry(self, x: Tensor, query: Tensor) -> Tensor:
-        """(..., E, heads or 1) → (B or 1, heads or 1, E)."""
-        x = x.transpose(-2, -1)
-        x = x[None] if x.ndim == 2 else x.expand(*self.call.lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        return per_entry(x, query.shape[0])
+        dtype = wide(query.dtype)
+        scores = sddmm(self.csr, rows3(query).to(dtype) * self.scale, rows3(key).to(dtype))
+        if self.bias is None:
+            return scores
+        bias = per_entry(self.bias, query.shape[0])
+        scores = scores.view(*query.shape[:2], -1) + bias
+        return scores.masked_fill(bias == -torch.inf, -torch.inf).flatten(0, 1)  # also where a product overflowed
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         csr, scores = self.csr, self._scores(query, key)
@@ -131,7 +119,7 @@ class EdgePart:
         q, k, v, g, o = (rows3(x).to(dtype) for x in (query, key, value, grad, out))
         finite = lse.masked_fill(lse == -torch.inf, 0).flatten(0, 1)
         weight = (self._scores(query, key) - apply(Rows, csr, finite)).exp()
-        slope = weight * (sddmm(csr, g, v) - apply(Rows, csr, (g * o).sum(-1))) * self.call.weight.scale
+        slope = weight * (sddmm(csr, g, v) - apply(Rows, csr, (g * o).sum(-1))) * self.scale
         back = slope.index_select(-1, flipped.order)
         found = spmm(csr, slope, k), spmm(flipped, back, q), spmm(flipped, weight.index_select(-1, flipped.order), g)
         return tuple(y.view_as(x).to(x.dtype) for y, x in zip(found, (query, key, value), strict=True))  # type: ignore[return-value]
@@ -161,11 +149,8 @@ def _products(call: Call, csr: Csr, pairs: Any, dtype: torch.dtype) -> Tensor:
     query, key = call.nodes["query"].to(dtype), all_heads(call.nodes["key"], rule.heads).to(dtype)
     flat = sddmm(csr, rows3(query) * rule.scale, rows3(key))
     scores = flat.view(*call.lead, rule.heads, len(csr.row)).transpose(-2, -1)
-    if rule.score_bias is not None:
-        scores = scores + module_bias(pairs, rule.score_bias)
-    given = given_bias(pairs)
-    if given is not None:
-        scores = scores + given
+    bias = bias_at(pairs, rule.score_bias, dtype)
+    scores = scores if bias is None else scores + bias
     score = getattr(rule, "score", None)
     return scores if score is None else score(scores, pairs)
 

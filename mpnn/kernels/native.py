@@ -20,7 +20,7 @@ from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
 from mpnn.partial import Part, attention, per_entry
-from mpnn.scores import all_heads, given_bias, module_bias
+from mpnn.scores import all_heads, biased, masked_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
 
@@ -123,7 +123,7 @@ def run(call: Call, reference: Any) -> Tensor:
 def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
     """The whole layer for tokens of this shape, where it is plain attention; else None."""
     rule, x = call.weight, call.tokens[0].x
-    if "query" not in call.nodes or _biased(call) or call.attr is not None or rule.position is not None:
+    if "query" not in call.nodes or biased(call) or call.attr is not None or rule.position is not None:
         return None
     if rule.split is not None or rule.heads != rule.kv_heads or call.tokens[1] is not call.tokens[0]:
         return None
@@ -151,28 +151,15 @@ def _by_row(call: Call, x: Tensor) -> Tensor:
     return x.reshape(call.entries, *x.shape[-3:])
 
 
-def _biased(call: Call) -> bool:
-    masked = call.source_mask is not None or call.target_mask is not None or call.pair_mask is not None
-    module = getattr(call.weight, "score_bias", None) is not None
-    edge = "query" not in call.nodes and call.attr is not None
-    return masked or module or edge or "score_bias" in call.nodes or "edge_bias" in call.nodes
-
-
 def _bias(call: Call, csr: Csr) -> Tensor | None:
     """What is added to the scores, (B, E, heads), -inf where a mask removes; None for nothing."""
-    if not _biased(call):
+    featured = "query" not in call.nodes and call.attr is not None  # edge features inside an additive score
+    if not (featured or biased(call)):
         return None
-    rule, dtype = call.weight, wide(call.value.dtype)
-    pairs = call.pairs(csr.edges, csr.order)
-    added = [] if getattr(rule, "score_bias", None) is None else [module_bias(pairs, rule.score_bias)]
-    given = given_bias(pairs)
-    added += [] if given is None else [given]
-    if "query" not in call.nodes and call.attr is not None:
-        added.append(rule.network.edge_term(pairs.attr))
-    total = sum((t.to(dtype) for t in added), torch.zeros((), dtype=dtype))
-    keep = call.keep(csr.edges)
-    total = total if keep is None else torch.where(keep, total, -torch.inf)
-    return _per_entry(call, total.expand(*total.shape[:-2], len(pairs), rule.heads))
+    rule, pairs = call.weight, call.pairs(csr.edges, csr.order)
+    term = rule.network.edge_term(pairs.attr) if featured else None
+    total = masked_bias(call, pairs, wide(call.value.dtype), term)
+    return None if total is None else _per_entry(call, total.expand(*total.shape[:-1], rule.heads))
 
 
 def _per_entry(call: Call, x: Tensor) -> Tensor:

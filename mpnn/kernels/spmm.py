@@ -163,9 +163,7 @@ def _per_row(weight: Tensor, lead: tuple[int, ...], heads: int) -> Tensor:
 
 def _scale(call: Call, csr: Csr) -> Tensor | None:
     """Edge weights, degrees and masks in one number per edge, kept with the edges where only these decide."""
-    plain = (
-        call.edge_weight is None and call.source_mask is None and call.target_mask is None and call.pair_mask is None
-    )
+    plain = call.edge_weight is None and not call.masked
     key = ("scale", call.weight.normalise, call.value.dtype)
     if plain and call.weight.normalise is None:
         return None
