@@ -20,6 +20,7 @@ from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
 from mpnn.partial import Part, attention, per_entry
+from mpnn.reasons import FORWARD_MODE, UNLISTED
 from mpnn.scores import all_heads, biased, masked_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -37,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.device != "cpu":
         why.append("compiled for the CPU")
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.normalise != "softmax":
         why.append("no softmax")
     if spec.weight not in ("QKSoftmax", "attend") and spec.network not in NETWORKS:
@@ -55,7 +56,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.compiling:
         why.append("torch.compile does not trace what numba compiled; the reference is traced as one block")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     return why
 
 

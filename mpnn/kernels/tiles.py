@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, four
-from mpnn.reasons import no_fused_products
+from mpnn.reasons import TRACED, no_fused_products
 from mpnn.recompute import drop, fresh_seed, recomputed
 from mpnn.scores import all_heads
 from mpnn.spec import Spec, learned_bias
@@ -38,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.device != "cpu":
         why.append("runs through the fused kernel of the CPU")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     return why
 
 
