@@ -11,9 +11,7 @@ from door.wrong import T, V, Wrong, joined
 from mpnn import use_kernels
 from mpnn.models import CNN, GNN, MLP, Network, Transformer
 from mpnn.neighbours import AllTokens
-from mpnn.weights import (
-    QKSoftmax,
-)
+from mpnn.weights import QKSoftmax
 
 
 def forced(*names: str) -> Any:
