@@ -60,6 +60,11 @@ class Neighbours(Revised, ABC):
     contains: Callable[[Tensor, Tensor], Tensor] | None = None  # a person's own: (target, source) → bool, optional
 
     @property
+    def distinct(self) -> bool:
+        """Whether :meth:`edges` names no pair twice; of a person's own rule nobody knows."""
+        return self.enumerates
+
+    @property
     def tiled(self) -> bool:
         """Whether :meth:`cover` puts the pairs into tiles that dense attention may run."""
         return self.contains is not None and not self.listed

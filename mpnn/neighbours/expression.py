@@ -92,7 +92,7 @@ def _sorted(rule: Neighbours, targets: int, sources: int, rows: slice | None, to
             assert rows is not None
             made = own_edges(rule, made, targets, sources, _device(tokens))
             made = made.take(((made.target >= rows.start) & (made.target < rows.stop)).nonzero().squeeze(-1))
-    if rule.enumerates and getattr(rule, "border", None) not in ("circular", "reflect", "replicate"):
+    if rule.distinct:
         return made
     key = made.target * max(1, sources) + made.source
     if made.valid is not None:
@@ -264,11 +264,13 @@ class Union(Expression):
         return self._parts
 
     def _disjoint(self) -> list[Neighbours]:
-        ordered = sorted(self.operands(), key=lambda r: (r.listed, not r.tiled))
-        if ordered[0].complete:
-            return ordered[:1]
+        ordered = sorted(self.operands(), key=lambda r: (r.listed, not r.tiled, not r.distinct))
+        first = ordered[0]
+        if first.complete:
+            return [first]
         others = accumulate(ordered, Union)
-        return [ordered[0], *(Difference(rule, other) for rule, other in zip(ordered[1:], others, strict=False))]
+        first = first if first.distinct else Intersection(first, first)  # a set: its duplicates count once
+        return [first, *(Difference(rule, other) for rule, other in zip(ordered[1:], others, strict=False))]
 
     def operands(self) -> list[Neighbours]:
         """The rules that are joined, of nested unions too."""

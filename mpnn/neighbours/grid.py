@@ -228,6 +228,11 @@ class Grid(Neighbours):
         return edges.compact()
 
     @property
+    def distinct(self) -> bool:
+        """Not where a cell outside is another one inside."""
+        return self.border in ("zeros", "clamp")
+
+    @property
     def tiled(self) -> bool:
         """Not where a cell may be met twice."""
         if self.border == "circular" and self.size is not None:
