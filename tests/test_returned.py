@@ -212,6 +212,22 @@ def test_attend_returns_its_weights(rule: Any) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_row_that_a_bias_blanks_has_weights_of_0(masked: bool) -> None:
+    """Alone, or where the masks leave it one source."""
+    q, k = (torch.randn(1, 3, 2, requires_grad=True) for _ in range(2))
+    bias = torch.zeros(3, 3)
+    bias[1, 1 if masked else slice(None)] = -torch.inf
+    mask = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 0]]).bool() if masked else None
+    found = [
+        attend(q, k, k, r, score_bias=bias, pair_mask=mask, return_weights=True)[1].weight
+        for r in (AllTokens(), Window(2))
+    ]
+    torch.testing.assert_close(*found)
+    assert not found[0][3:6].any()
+    torch.testing.assert_close(*(torch.autograd.grad(w.square().sum(), (q, k)) for w in found))
+
+
 INDEX = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])
 MODELS: dict[str, tuple[Any, tuple, int]] = {
     "mlp": (lambda: MLP((4, 5, 3)), (torch.ones(2, 4),), 2),
