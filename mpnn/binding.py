@@ -206,6 +206,11 @@ def bind(
         raise ValueError(f"expected {own} target tokens for {rule}, got {int(target.x.shape[-2])}")
     n = own if target is None else target.x.shape[-2]
     assert n is not None
+    if target is None and rule.reads_tokens:
+        raise ValueError(
+            f"expected (x_source, x_target) as first argument, since {rule} compares its {int(n)} targets with the "
+            "sources, got x"
+        )
     rule.check(n, m, source if target is None or one_set else (source, target))
     check_batches(rule, weight, source, target)
     check_offsets(rule, weight, source, target)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
 from mpnn import MessagePassing, Tokens, attend
-from mpnn.neighbours import KNN, AllTokens, Edges, Neighbours, Radius, near
+from mpnn.neighbours import KNN, AllTokens, Edges, Full, Grid, Neighbours, Radius, near
 from mpnn.weights import EdgeLearned, QKSoftmax, RadialFilter, SharedKernel
 
 
@@ -123,6 +123,15 @@ def test_places_that_are_no_numbers_are_near_nothing() -> None:
     at = torch.tensor([[0.0], [math.nan], [1.0], [math.inf]])
     assert ends(KNN(3).edges(4, 4, tokens=Tokens(at))) == [(0, 2), (2, 0)]
     assert ends(Radius(math.inf).edges(4, 4, tokens=Tokens(at))) == [(0, 2), (2, 0)]
+
+
+@pytest.mark.parametrize("rule", [Grid(7, 3, stride=2, padding=1) & KNN(2), Full(7, 4) - Radius(1.0)], ids=str)
+def test_targets_of_a_rule_of_its_own_have_no_places(rule: Neighbours) -> None:
+    """What has no token is near nothing, and not near what the token of its number is near."""
+    layer, x, y = MessagePassing(rule, SharedKernel(2, 2)), torch.randn(7, 2), torch.randn(4, 2)
+    with pytest.raises(ValueError, match=r"expected \(x_source, x_target\) .* compares its 4 targets with the sources"):
+        layer(x)
+    assert layer((x, y)).shape == (4, 2)
 
 
 def test_neighbours_are_made_at_each_call() -> None:
