@@ -58,7 +58,7 @@ def returned(call: Call) -> EdgeWeights:
             source, target, weight = source[order], target[order], weight.index_select(dim, order)
     elif call.target_mask is not None and not torch.compiler.is_compiling():
         assert index is not None
-        alive = call.target_mask.reshape(-1, call.targets).any(0).index_select(0, target)
+        alive = call.target_mask[None].flatten(0, -2).any(0).index_select(0, target)
         kept = alive | (index >= 0)  # masked tokens get no loop
         if not bool(kept.all()):
             rows = kept.nonzero().squeeze(-1)

@@ -186,6 +186,13 @@ def test_masked_nodes_get_no_loop(loops: str) -> None:
         assert not edges.weight[~mask[edges.target]].any()
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_no_nodes_return_no_weights(lead: tuple[int, ...]) -> None:
+    layer = MessagePassing(Graph(torch.zeros(2, 0, dtype=torch.int64), 0, self_loops="add"), SharedKernel(2, 2))
+    y, edges = layer(torch.ones(*lead, 0, 2), mask=torch.ones(*lead, 0).bool(), return_weights=True)
+    assert y.shape == (*lead, 0, 2) and edges.weight.shape == (*lead, 0, 1, 2, 2)
+
+
 def test_weights_of_a_batch_follow_each_sample() -> None:
     layer = MessagePassing(Graph(), EdgeLearned(2, 4, AdditiveScore(4, 2), heads=2, normalise="softmax"))
     index, x = torch.tensor([[0, 1, 0, 2], [1, 2, 2, 0]]), torch.randn(3, 2, 4, 2)
