@@ -102,7 +102,7 @@ class Call:
         """A person's own rule may return more than the rows it was asked for."""
         if self.neighbours.enumerates or isinstance(self.neighbours, Graph):
             return edges
-        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device)
+        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device, self.target_tokens)
         inside = (edges.target >= rows.start) & (edges.target < rows.stop)
         return edges if bool(inside.all()) else edges.take(inside.nonzero().squeeze(-1))
 

@@ -87,12 +87,16 @@ class Neighbours(Revised, ABC):
     def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
         """Which of these pairs are the rule's: bool, of the shape that ``target`` and ``source`` broadcast to."""
         if self.contains is not None:
-            return self.contains(target, source)
+            kept = self.contains(target, source)
+            joined_graphs(f"{type(self).__name__}.contains", target, source, tokens, kept)
+            return kept
         edges = enumerate_edges(self, targets, sources, tokens, target.device)
         keys, wanted = edges.keys(sources), target * max(1, sources) + source
-        if len(keys) == 0:
+        if torch.compiler.is_compiling():  # how many there are may depend on values: one more, which no pair has
+            keys = torch.nn.functional.pad(keys, (0, 1), value=torch.iinfo(keys.dtype).max)
+        elif len(keys) == 0:
             return torch.zeros_like(wanted, dtype=torch.bool)
-        return keys[torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)] == wanted
+        return keys[torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)] == wanted
 
     def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
         """The tiles of a tiled rule, see ``mpnn.cover``; of a person's own, some targets with all sources."""
@@ -181,7 +185,7 @@ _made: OrderedDict[tuple, Any] = OrderedDict()
 def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
     """All edges of a rule that depends on sizes only, kept for the last few of them."""
     if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
-        made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
+        made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device, tokens)
         return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
     if not rule.enumerates:  # a graph keeps its own
         return rule.edges(targets, sources, tokens=tokens)
@@ -216,7 +220,9 @@ def kept_for(
     return found
 
 
-def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: torch.device) -> Edges:
+def own_edges(
+    rule: Neighbours, edges: Any, targets: int, sources: int, device: torch.device, tokens: Any = None
+) -> Edges:
     """What a person's own rule returned, checked and moved to the tokens' device."""
     name = f"{type(rule).__name__}.edges"
     if not isinstance(edges, Edges):
@@ -232,4 +238,16 @@ def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: 
         values((ends >= 0) & (ends < limit), IndexError, f"expected {name} to give {field} in 0 … {limit - 1}", ends)
     fields = (edges.source.long(), edges.target.long(), None if edges.relation is None else edges.relation.long())
     moved = [None if t is None else t.to(device) for t in (*fields, edges.offset, edges.index)]
+    joined_graphs(name, moved[1], moved[0], tokens, edges.valid)  # type: ignore[arg-type]
     return Edges(*moved, valid=edges.valid)  # type: ignore[arg-type]
+
+
+def joined_graphs(name: str, target: Tensor, source: Tensor, tokens: Any, meets: Tensor | None) -> None:
+    """Refuse pairs of a person's own rule that join two graphs of the batch; ``meets``: which of them are pairs."""
+    ends = two(tokens)
+    if all(t is None or t.batch is None for t in ends):
+        return
+    batch_s, batch_t = (t.batch for t in ends)  # type: ignore[union-attr]
+    same = batch_s[source] == batch_t[target]  # type: ignore[index]
+    text = f"expected {name} to give pairs inside the graphs of batch; one joins two, from source node"
+    values(same if meets is None else same | ~meets, ValueError, text, source.expand_as(same))

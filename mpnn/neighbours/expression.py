@@ -90,7 +90,7 @@ def _sorted(rule: Neighbours, targets: int, sources: int, rows: slice | None, to
         made = rule.edges(targets, sources, rows=rows, tokens=tokens)
         if not (rule.enumerates or hasattr(rule, "built")):  # a person's own may return more than it was asked for
             assert rows is not None
-            made = own_edges(rule, made, targets, sources, _device(tokens))
+            made = own_edges(rule, made, targets, sources, _device(tokens), tokens)
             made = made.take(((made.target >= rows.start) & (made.target < rows.stop)).nonzero().squeeze(-1))
     if rule.distinct:
         return made
