@@ -20,7 +20,7 @@ from mpnn.places import place
 from mpnn.plan import BY_NAME, NAMES, choose, forced
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
-from mpnn.spec import spec_of
+from mpnn.spec import spec_of, unwrap
 from mpnn.tokens.base import Tokens
 
 
@@ -136,6 +136,7 @@ def bind_attention(  # type: ignore[no-untyped-def]
         call.nodes |= read_bias(call, score_bias, heads, rows)
     place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
     call.nodes |= call.constants
+    unwrap(call)
     name, _ = choose(spec_of(call, rule), forced(kernel))
     return call, name
 

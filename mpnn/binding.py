@@ -14,6 +14,7 @@ from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.places import place, rotate
+from mpnn.spec import unwrap
 from mpnn.tokens.base import Tokens
 from mpnn.weights import EdgeLearned, EdgeNetwork, QKSoftmax, SharedKernel, Static, Weight
 
@@ -248,6 +249,7 @@ def bind(
     if values is not None and source.mask is not None:
         values = values.masked_fill(~source.mask[..., None], 0)
     fill(call, clean.x, None if clean_target is None else clean_target.x, values)
+    unwrap(call)
     return call
 
 

@@ -46,6 +46,7 @@ class Call:
     centres: Tensor | None = None  # the source that stands for each target, where the rule fixes targets
     one_set: bool = False  # two tokens, keys and queries, of one set
     transformed: bool = False  # inside a functional transform
+    expression: str | None = None  # the class of the expression that ``neighbours`` stand for
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
     def again(self) -> Call:

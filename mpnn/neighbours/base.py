@@ -125,6 +125,18 @@ class Neighbours(Revised, ABC):
     def __sub__(self, other: Neighbours) -> Neighbours:
         return _combined("-", self, other)
 
+    def operands(self) -> list[Neighbours]:
+        """The rules that a union joins; else this one."""
+        return [self]
+
+    def within(self, other: Neighbours) -> bool:
+        """Whether all its pairs are known to be ``other``'s too, whatever the tokens."""
+        return any(rule.complete or rule == self for rule in other.operands())
+
+    def alone(self) -> Neighbours:
+        """A simpler rule that meets the same pairs, where one is known; relations, offsets and data may differ."""
+        return self
+
     def degree(self, targets: int, sources: int) -> int:
         """An upper bound on the sources of one target."""
         return sources
@@ -159,7 +171,7 @@ class Neighbours(Revised, ABC):
         return (slice(a, min(a + step, targets)) for a in range(0, targets, step))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_made"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_made", "_parts_of")}
 
     def _apply(self, fn, recurse=True):
         """Move tensors between devices; dtypes stay."""

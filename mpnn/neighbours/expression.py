@@ -135,6 +135,9 @@ class _Filtered(Expression):
     def degree(self, targets: int, sources: int) -> int:
         return self.left.degree(targets, sources)
 
+    def within(self, other: Neighbours) -> bool:
+        return super().within(other) or self.left.within(other)
+
 
 class Intersection(_Filtered):
     """``a & b``: the pairs of both, with ``a``'s relation, offset and data.
@@ -173,6 +176,14 @@ class Intersection(_Filtered):
 
     def degree(self, targets: int, sources: int) -> int:
         return min(self.left.degree(targets, sources), self.right.degree(targets, sources))
+
+    def within(self, other: Neighbours) -> bool:
+        return super().within(other) or self.right.within(other)
+
+    def alone(self) -> Neighbours:
+        sides = (self.left, self.right), (self.right, self.left)
+        inner = next((a for a, b in sides if a.distinct and a.within(b)), None)
+        return self if inner is None else inner.alone()
 
 
 class Difference(_Filtered):
@@ -239,7 +250,6 @@ class Union(Expression):
                     f"expected a Graph without attr, weight and loop_weight in {self!r}, whose other pairs have none; "
                     "pass edge_attr= or edge_weight= of all pairs at the call, by target and source"
                 )
-        self._parts: list[Neighbours] | None = None
         self.axes = left.axes if left.axes == right.axes else 0
         self.relations = left.relations + right.relations
         fixed = left.pairs is not None and right.pairs is not None
@@ -258,24 +268,33 @@ class Union(Expression):
 
     def parts(self) -> list[Neighbours]:
         """Disjoint rules whose pairs are the union's; those that list their pairs come last, since it costs them least
-        to leave out the others'."""
-        if self._parts is None:
-            self._parts = self._disjoint()
-        return self._parts
+        to leave out the others', and those that lie within others are left out."""
+        if torch.compiler.is_compiling():
+            return self._disjoint()
+        state = self.state()
+        found = self.__dict__.get("_parts_of")
+        if found is None or found[0] != state:
+            found = self.__dict__["_parts_of"] = (state, self._disjoint())
+        return found[1]
 
     def _disjoint(self) -> list[Neighbours]:
-        ordered = sorted(self.operands(), key=lambda r: (r.listed, not r.tiled, not r.distinct))
-        first = ordered[0]
-        if first.complete:
-            return [first]
-        others = accumulate(ordered, Union)
-        first = first if first.distinct else Intersection(first, first)  # a set: its duplicates count once
-        return [first, *(Difference(rule, other) for rule, other in zip(ordered[1:], others, strict=False))]
+        kept: list[Neighbours] = []
+        for rule in sorted(self.operands(), key=lambda r: (not r.complete, r.listed, not r.tiled, not r.distinct)):
+            if not any(rule.within(k) for k in kept):
+                kept = [*(k for k in kept if not k.within(rule)), rule]
+        first = kept[0] if kept[0].distinct or kept[0].complete else Intersection(kept[0], kept[0])  # a set
+        others = accumulate(kept, Union)
+        return [first, *(Difference(rule, other) for rule, other in zip(kept[1:], others, strict=False))]
+
+    def alone(self) -> Neighbours:
+        parts = self.parts()
+        return parts[0].alone() if len(parts) == 1 else self
 
     def operands(self) -> list[Neighbours]:
-        """The rules that are joined, of nested unions too."""
-        nested = (r.operands() if isinstance(r, Union) else [r] for r in (self.left, self.right))
-        return [rule for rules in nested for rule in rules]
+        return [*self.left.operands(), *self.right.operands()]
+
+    def within(self, other: Neighbours) -> bool:
+        return all(rule.within(other) for rule in self.operands())
 
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         a = _sorted(self.left, targets, sources, rows, tokens)

@@ -63,7 +63,7 @@ PATTERNS: dict[str, tuple[Neighbours, Tensor, str]] = {
         by(lambda i, j: edge(i, j) or edge(j, i) or i < 1 or j < 1),
         "merge",
     ),
-    "GPS": (Graph(EDGES, N) | AllTokens(), by(lambda i, j: True), "merge"),
+    "GPS": (Graph(EDGES, N) | AllTokens(), by(lambda i, j: True), "sdpa"),
     "grid with a graph": (
         Grid((6, 8), 3) | Graph(EDGES, N),
         by(lambda i, j: edge(i, j) or all(abs(a - b) <= 1 for a, b in zip(CELLS[i], CELLS[j], strict=True))),
