@@ -11,7 +11,6 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from mpnn.checks import compiling, readable, transforms
 from mpnn.tiles.graphs import padded_pairs
 
-
 PRODUCTS = ("QKSoftmax", "attend")  # rules of weights that are a softmax of products of queries and keys
 
 
