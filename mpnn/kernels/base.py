@@ -12,8 +12,8 @@ from torch import Tensor
 
 from mpnn.checks import values, wide
 from mpnn.edges import Edges, blocks_of
+from mpnn.listing import enumerate_edges, own_edges
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.base import enumerate_edges, own_edges
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.segments import segment_softmax, segment_sum
