@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpnn.checks import broadcastable, compiling, readable, same_device, tensor, values
+from mpnn.edge_index import check_rows, read
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.graph import check_rows, read
 from mpnn.tokens.base import Tokens
 
 NAMES = ("edge_attr", "edge_type", "edge_weight")
