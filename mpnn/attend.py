@@ -21,7 +21,7 @@ from mpnn.plan import BY_NAME, NAMES, choose, forced
 from mpnn.readers import check_read
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
-from mpnn.spec import spec_of
+from mpnn.spec import spec_of, unwrap
 from mpnn.token_sets import check_batches
 from mpnn.tokens.base import Tokens
 
@@ -138,6 +138,7 @@ def bind_attention(  # type: ignore[no-untyped-def]
         call.nodes |= read_bias(call, score_bias, heads, rows)
     place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
     call.nodes |= call.constants
+    unwrap(call)
     name, _ = choose(spec_of(call, rule), forced(kernel))
     return call, name
 

@@ -135,7 +135,7 @@ class MessagePassing(nn.Module):
         call = bind(self.neighbours, self.weight, self.training, x, edges, given)
         spec = spec_of(call, self.weight)
         parts = []
-        for rule in self.neighbours.parts() if spec.union else ():  # type: ignore[operator]
+        for rule in call.neighbours.parts() if spec.union else ():  # type: ignore[operator]
             alone = call.again()
             alone.neighbours, alone.explicit = rule, None
             parts.append(_count(alone))

@@ -11,6 +11,8 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 from mpnn.checks import compiling, readable, transforms
 from mpnn.tiles.graphs import padded_pairs
 
+PRODUCTS = ("QKSoftmax", "attend")  # rules of weights that are a softmax of products of queries and keys
+
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
@@ -59,6 +61,7 @@ class Spec:
     wrapped: bool = False  # a functional transform maps over a mask or the score bias
     transforms: tuple[str, ...] = ()
     union: tuple[Spec, ...] = ()  # of a union, one for each part
+    expression: str | None = None  # the class of the expression that the neighbours stand for
 
 
 def _wrapped(tensor: Any) -> bool:
@@ -130,8 +133,21 @@ def spec_of(call: Any, weight: Any) -> Spec:
         compiling=compiling(),
         wrapped=call.transformed and any(_wrapped(t) for t in (call.source_mask, call.pair_mask, bias)),
         transforms=transforms(),
+        expression=call.expression,
     )
     return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
+
+
+def unwrap(call: Any) -> None:
+    """Let the neighbours of a call be the one rule that meets their expression's pairs, where nothing else of it is
+    read: a softmax of products knows no relations, and data and score functions keep the expression."""
+    rule, weight = call.neighbours, call.weight
+    name = getattr(weight, "spec_name", None) or type_before_parametrizations(weight).__name__
+    if name not in PRODUCTS or call.attr is not None or getattr(weight, "score", None) is not None:
+        return
+    alone = rule.alone()
+    if alone is not rule:
+        call.neighbours, call.expression, call.explicit = alone, type(rule).__name__, None
 
 
 def _padded(call: Any) -> int:

@@ -23,6 +23,8 @@ ORDER = (
     "memo",
     "cover",
     "edges",
+    "edge_index",
+    "added_loops",
     "functions",
     "pairs",
     "scores",
@@ -34,6 +36,9 @@ ORDER = (
     "tokens",
     "positions",
     "slots",
+    "listing",
+    "lattice",
+    "nearness",
     "neighbours",
     "call",
     "normalise",
@@ -124,7 +129,7 @@ def violations(texts: Mapping[str, str]) -> list[str]:
         elif (
             here == there in ONE_IDEA_A_FILE
             and module.count(".") > 1
-            and not f"{target}.".startswith(f"{root}.{here}.base.")
+            and not target.startswith(f"{root}.{here}.base")
         ):
             found.append(f"{module}:{line} imports {target}; of its own folder it may import only base")
     return list(dict.fromkeys(found))
