@@ -1,7 +1,8 @@
 """Recompute: a piece of a forward whose intermediate tensors are made again in its backward.
 
 ``torch.utils.checkpoint`` does not work inside functional transforms and under double backward with them; a Function
-that recomputes by ``torch.func.vjp`` does.
+that recomputes by ``torch.func.vjp`` does. What is read again without having been saved by autograd has to be what it
+was: :class:`Unwritten` sees to that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from mpnn.memo import lasting
 
 Block = Callable[[dict[str, Tensor]], Tensor]
 
@@ -29,14 +32,40 @@ class _Holder(nn.Module):
         return block(tensors)
 
 
-def recomputed(block: Block, modules: Iterable[nn.Module], tensors: dict[str, Tensor]) -> Tensor:
+class Unwritten:
+    """The masks, biases and positions of a call: a backward makes what it needs from them again, so that one that was
+    written to since the forward is an error, as it is of what autograd saved."""
+
+    def __init__(self, call: Any) -> None:
+        module = getattr(call.weight, "score_bias", None)
+        read = [call.source_mask, call.target_mask, call.pair_mask, *(() if module is None else module.parameters())]
+        read += [t for name, t in call.nodes.items() if name.startswith(("score_bias", "edge_bias", "positions_"))]
+        compiling = torch.compiler.is_compiling()
+        self._seen = [(t, t._version) for t in read if t is not None and not compiling and lasting(t)]
+
+    def check(self) -> None:
+        """Raise a RuntimeError where one of them was written to.
+
+        The words are those of autograd, which people know.
+        """
+        for tensor, version in self._seen:
+            if tensor._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"a mask, a score bias or positions of shape {tuple(tensor.shape)} were written to between forward "
+                    "and backward; write to a clone() of them"
+                )
+
+
+def recomputed(block: Block, modules: Iterable[nn.Module], tensors: dict[str, Tensor], read: Unwritten) -> Tensor:
     """block(tensors), where the block reads these tensors and the parameters of these modules, and nothing else that
-    has a gradient. The backward runs the block again."""
+    has a gradient; ``read``: what else it reads. The backward runs the block again."""
     holder = _Holder(modules)
     parameters = dict(holder.named_parameters())
     names = list(tensors)
 
     def run(*given: Tensor) -> Tensor:
+        read.check()
         own = dict(zip(names, given[: len(names)], strict=True))
         swapped = dict(zip(parameters, given[len(names) :], strict=True))
         return torch.func.functional_call(holder, swapped, (block, own))
