@@ -87,3 +87,13 @@ def test_a_batch_of_gradients_of_a_batch() -> None:
     within = lambda up: torch.autograd.grad(y, x, up[None], is_grads_batched=True, retain_graph=True)[0][0]  # noqa: E731
     with pytest.raises(RuntimeError, match="expected is_grads_batched=True once, got it within itself"):
         torch._vmap_internals._vmap(within)(torch.ones(2, *y.shape))
+
+
+@pytest.mark.parametrize("rule", [AllTokens(), AllTokens(causal=True), Window(2), GRAPH], ids=repr)
+def test_an_empty_batch_has_gradients_of_zeros(rule) -> None:  # type: ignore[no-untyped-def]
+    """Also of what all its samples would share: torch's fused attention forgets that."""
+    leaves = [torch.randn(0, 2, 5, 4, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(5, 5, requires_grad=True)
+    found = torch.autograd.grad(attend(*leaves, rule, score_bias=bias).sum(), [*leaves, bias])
+    assert [g.shape for g in found] == [t.shape for t in [*leaves, bias]]
+    assert not found[-1].any()

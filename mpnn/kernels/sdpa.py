@@ -44,7 +44,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("batch: graphs of different size are no dense batch")
     if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > KEPT:
         why.append("a score bias as large as all pairs would be kept for the backward; tiles make it some at a time")
-    if not (spec.compiling or (spec.targets and spec.sources)):
+    if not (spec.compiling or (spec.batch and spec.targets and spec.sources)):
         why.append("no tokens")
     return why
 
