@@ -20,8 +20,14 @@ from mpnn.places import place
 from mpnn.plan import BY_NAME, NAMES, choose, forced
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
+from mpnn.slips import refuse
 from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
+
+TAKES = (
+    "q", "k", "v", "neighbours", "mask", "pair_mask", "batch", "positions", "coordinates", "grid", "score_bias",
+    "score", "dropout", "scale", "kernel", "return_weights",
+)  # fmt: skip
 
 
 class GivenScores:
@@ -48,7 +54,7 @@ class GivenScores:
 def attend(  # type: ignore[no-untyped-def]
     q: Tensor, k: Tensor, v: Tensor, neighbours: Neighbours, *, mask=None, pair_mask=None, batch=None, positions=None,
     coordinates=None, grid=None, score_bias=None, score=None, dropout=0.0, scale=None, kernel=None,
-    return_weights=False,
+    return_weights=False, **unknown,
 ) -> Any:  # fmt: skip
     """Attention over a neighbourhood: y_i = Σ_{j ∈ N(i)} softmax_j(scale · q_i·k_j + bias_ij) v_j.
 
@@ -78,6 +84,8 @@ def attend(  # type: ignore[no-untyped-def]
         >>> attend(q, k, v, Window(2, 0)).shape
         torch.Size([2, 5, 4])
     """
+    if unknown:
+        refuse("attend", unknown, TAKES)
     call, name = bind_attention(
         q, k, v, neighbours, mask=mask, pair_mask=pair_mask, batch=batch, positions=positions, coordinates=coordinates,
         grid=grid, score_bias=score_bias, score=score, dropout=dropout, scale=scale, kernel=kernel,

@@ -16,13 +16,14 @@ from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.plan import BY_NAME, NAMES, Plan, choose, explain, forced
 from mpnn.returned import listening, notify, returned
+from mpnn.slips import refuse
 from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
 
-OTHERS = (
-    "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight",
-    "score_bias",
+TAKES = (
+    "x", "edge_index", "edge_attr", "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid",
+    "edge_type", "edge_weight", "score_bias", "return_weights",
 )  # fmt: skip
 # The common call looks these up: a name costs less than a path of attributes. Other tracers than dynamo pass no plain
 # tensors.
@@ -81,9 +82,11 @@ class MessagePassing(nn.Module):
     def forward(  # type: ignore[no-untyped-def]
         self, x, edge_index=None, edge_attr=None, *, source=None, mask=None, pair_mask=None, positions=None,
         coordinates=None, batch=None, grid=None, edge_type=None, edge_weight=None, score_bias=None,
-        return_weights=False,
+        return_weights=False, **unknown,
     ) -> Any:  # fmt: skip
         """The layer's output, a tensor (..., N, out_channels)."""
+        if unknown:
+            refuse("the layer", unknown, TAKES)
         plain = (
             type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
             and positions is None and coordinates is None and batch is None and edge_type is None
@@ -124,12 +127,9 @@ class MessagePassing(nn.Module):
     def plan(self, x, edge_index=None, edge_attr=None, **given: Any) -> Plan:  # type: ignore[no-untyped-def]
         """How a call with these arguments would run; see :class:`~mpnn.Plan`. No kernel runs."""
         given.pop("return_weights", None)
-        unknown = [n for n in given if n not in OTHERS]
+        unknown = {n: t for n, t in given.items() if n not in TAKES}
         if unknown:
-            raise TypeError(
-                f"plan() got an unexpected argument {unknown[0]!r}; it takes those of the call: x, edge_index, "
-                f"edge_attr, {', '.join(OTHERS)}"
-            )
+            refuse("plan()", unknown, TAKES)
         edges = {"edge_index": edge_index, "edge_attr": edge_attr}
         edges |= {n: given.pop(n, None) for n in ("edge_type", "edge_weight")}
         call = bind(self.neighbours, self.weight, self.training, x, edges, given)

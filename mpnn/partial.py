@@ -43,7 +43,7 @@ def attention(call: Any, parts: Sequence[Part], reference: Callable[[Any], Tenso
     """The aggregate of a call whose pairs the parts cover: (..., N, C)."""
     query, key, value = (four(call.nodes[n], call.lead) for n in ("query", "key", "value"))
     key, value = (all_heads(t, query.shape[1]) for t in (key, value))
-    y, _ = apply(Parts, tuple(parts), ByReference(call, reference), query, key, value)
+    y, _ = apply(Parts, tuple(parts), by_reference(call, reference), query, key, value)
     y = y.transpose(1, 2).flatten(-2)
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
 
@@ -124,6 +124,11 @@ class ByReference:
         shaped = {n: t.reshape(*lead, *t.shape[-3:]) for n, t in given}
         y = self.reference(dataclasses.replace(call, nodes=call.nodes | shaped, lead=lead))
         return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
+
+
+def by_reference(call: Any, reference: Callable[[Any], Tensor]) -> ByReference:
+    """A call's attention through the reference, as a function of queries, keys and values."""
+    return ByReference(call, reference)
 
 
 def pull(

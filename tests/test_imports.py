@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "lazy",
     "checks",
+    "slips",
     "limits",
     "memo",
     "cover",

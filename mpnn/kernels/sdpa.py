@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from mpnn.functions import eager_linear, fold, unfold
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
-from mpnn.partial import ByReference, four, per_entry, pull
+from mpnn.partial import by_reference, four, per_entry, pull
 from mpnn.reasons import no_fused_products
 from mpnn.spec import Spec
 
@@ -64,7 +64,7 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
             query, key, value
         )  # where dropout or a learned bias act, torch's own formula has every derivative
     else:
-        again = ByReference(call, reference)
+        again = by_reference(call, reference)
         y = (_Transformed if call.transformed else _Fused).apply(attention, again, query, key, value)
     y = y.transpose(-3, -2).flatten(-2)
     return call.blank_targets(y.reshape(*call.lead, *y.shape[-2:]))
@@ -80,7 +80,7 @@ def shortcut(call: Call, reference: Callable[[Call], Tensor]) -> Callable[[Tenso
     heads, fewer = ((entries, n, h, rule.head_channels) for h in (rule.heads, rule.kv_heads))
     inner = (*call.lead, n, rule.heads * rule.head_channels)
     attention, grouped = _attention(call, rule.heads != rule.kv_heads), rule.heads != rule.kv_heads
-    again = ByReference(call, reference)
+    again = by_reference(call, reference)
     flash = call.tokens[0].x.device.type == "cpu" and not grouped
     many = entries > ENTRIES and call.tokens[0].x.device.type in CHUNKED
     fused = _in_chunks if many else F.scaled_dot_product_attention

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from door.layers import KINDS, E, x
-from mpnn import MessagePassing, use_kernels
+from mpnn import MessagePassing, attend, use_kernels
 from mpnn.models import CNN, GNN, MLP, Network, Transformer
 from mpnn.neighbours import KNN, AllTokens, Full, Graph, Grid, Radius, Random, Window
 from mpnn.positions import ALiBi, RelativeBias, Rotary, Sinusoidal
@@ -425,7 +425,7 @@ LAYERS: dict[str, Wrong] = {
     "plan": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2)).plan(x(3, 4), attn_mask=None),
         T,
-        "unexpected argument 'attn_mask'; it takes .*pair_mask",
+        r"plan\(\) got an unexpected argument 'attn_mask'; pair_mask= takes a bool mask .*it takes .*pair_mask",
     ),
     "MLP of one": (lambda: MLP((4,)), V, r"sizes.*got \(4,\)"),
     "MLP of 0": (lambda: MLP((4, 0, 3)), V, "≥ 1, got 0"),
@@ -453,7 +453,22 @@ LAYERS: dict[str, Wrong] = {
     "Network argument": (
         lambda: Network([])(x(3, 4), key_padding_mask=None),
         T,
-        "unexpected keyword argument 'key_padding_mask'",
+        "the network got an unexpected argument 'key_padding_mask'; mask= takes .*give its opposite; it takes x, ",
+    ),
+    "layer is_causal": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4), is_causal=True),
+        T,
+        r"the layer got an unexpected argument 'is_causal'; a causal .*AllTokens\(causal=True\).*; it takes x, ",
+    ),
+    "layer edge_weights": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4), edge_weights=None),
+        T,
+        "the layer got an unexpected argument 'edge_weights'; did you mean 'edge_weight'",
+    ),
+    "attend attn_mask": (
+        lambda: attend(x(2, 3, 4), x(2, 3, 4), x(2, 3, 4), AllTokens(), attn_mask=None),
+        T,
+        "attend got an unexpected argument 'attn_mask'; pair_mask= takes .*score_bias= floats; it takes q, k, v, ",
     ),
 }
 
