@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mpnn.binding import check_batches, check_pair_mask, check_read, read_bias
-from mpnn.checks import bool_mask, divides, instance, one_of, same_device, share, transforms
+from mpnn.checks import bool_mask, dense, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, data_graph, list_edges
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
@@ -164,6 +164,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
             raise (ValueError if isinstance(tensor, Tensor) else TypeError)(
                 f"expected {name} of shape (..., heads, N, D), floating point, got {got}"
             )
+        dense(name, tensor, "(..., heads, N, D)")
         same_device(name, tensor, q.device)
         if tensor.dtype != q.dtype:
             raise TypeError(f"expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")

@@ -5,10 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from mpnn.checks import bool_mask, broadcastable, compiling, readable, same_device, same_dtype, transforms, values
+from mpnn.checks import (
+    autocasting,
+    bool_mask,
+    broadcastable,
+    compiling,
+    readable,
+    same_device,
+    same_dtype,
+    transforms,
+    values,
+)
 from mpnn.edge_data import attach, list_edges
 from mpnn.kernels.base import Call
 from mpnn.memo import derived
@@ -188,7 +197,7 @@ def check_tokens(weight: Weight, source: Tokens, target: Tokens | None, width: i
         if parameter is not None:
             if parameter.device != x.device:
                 raise ValueError(f"expected {name} on {parameter.device}, as the layer's parameters, got {x.device}")
-            if not torch.is_autocast_enabled(x.device.type):
+            if not autocasting(x.device.type):
                 same_dtype(name, x.dtype, parameter.dtype)
 
 

@@ -79,6 +79,14 @@ def apply(function: Any, *inputs: Any) -> Any:
     return function.forward(*inputs)
 
 
+def heard(module: nn.Module) -> bool:
+    """Whether somebody would notice that a module's parameters are used without calling it: hooks, a forward or a
+    compiled call of its own."""
+    own = module.__dict__
+    hooks = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
+    return bool(hooks) or "forward" in own or module._compiled_call_impl is not None or _heard_everywhere()
+
+
 def linear(layer: Any, x: Tensor) -> Tensor:
     """``layer(x)``, by the product alone where the layer is an ``nn.Linear`` without hooks or a forward of its own."""
     return layer(x) if torch.compiler.is_compiling() else eager_linear(layer, x)
@@ -88,11 +96,9 @@ def eager_linear(layer: Any, x: Tensor) -> Tensor:
     """:func:`linear` where nothing is traced."""
     if type(layer) is not nn.Linear or nn.Linear.forward is not _forward:
         return layer(x)
-    own = layer.__dict__
-    heard = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
-    if heard or "forward" in own or layer._compiled_call_impl is not None or _heard_everywhere():
+    if heard(layer):
         return layer(x)
-    parameters = own["_parameters"]
+    parameters = layer.__dict__["_parameters"]
     if "weight" not in parameters or "bias" not in parameters:  # lent or replaced: an attribute like any other
         return layer(x)
     return F.linear(x, parameters["weight"], parameters["bias"])

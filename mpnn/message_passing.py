@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mpnn import plan as plans
 from mpnn.binding import bind, fill, same_places
-from mpnn.checks import instance, one_of
+from mpnn.checks import autocasting, instance, one_of
 from mpnn.kernels import Call
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
@@ -88,8 +88,8 @@ class MessagePassing(nn.Module):
         if unknown:
             refuse("the layer", unknown, TAKES)
         plain = (
-            type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
-            and positions is None and coordinates is None and batch is None and edge_type is None
+            type(x) is Tensor and not x.is_nested and edge_attr is None and source is None and mask is None
+            and pair_mask is None and positions is None and coordinates is None and batch is None and edge_type is None
             and edge_weight is None and score_bias is None and not return_weights
             and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
@@ -120,7 +120,7 @@ class MessagePassing(nn.Module):
         call.bias = weight.bias if may_fuse else None
         aggregate = BY_NAME[name].run(call, reference_kernel.run)
         y = weight.finish(aggregate, call.nodes.get("x_target"), biased=may_fuse and call.bias is None)
-        if torch.is_autocast_enabled(y.device.type) and y.dtype == torch.float32:
+        if y.dtype == torch.float32 and autocasting(y.device.type):
             y = y.to(torch.get_autocast_dtype(y.device.type))
         return y
 
@@ -157,7 +157,7 @@ class MessagePassing(nn.Module):
         weight: Any = modules["weight"]
         return (
             x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _some_autocast() and torch.is_autocast_enabled(device.type), id(rule), rule.state(), id(weight),
+            _some_autocast() and autocasting(device.type), id(rule), rule.state(), id(weight),
             weight.revision, plans.allowed if kernel is None else kernel,
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ class MessagePassing(nn.Module):
             return  # data of edges that wants a gradient brings a graph of its own to each call
         repeats = self._repeats
         if len(repeats) >= _KEPT:
-            repeats.pop(next(iter(repeats)))
+            repeats.pop(next(iter(tuple(repeats))), None)  # a tuple at once: another thread may add or drop one
         alive = None if edge_index is None else weakref.ref(edge_index, lambda _: repeats.pop(key, None))
         repeats[key] = _Repeat(call, name, alive)
 
@@ -193,7 +193,7 @@ class _Repeat:
         self.call.constants = call.constants | kept
         self.name, self.one_set = name, one_set
         self.edge_index = edge_index
-        shortcut = None if torch.is_autocast_enabled(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
+        shortcut = None if autocasting(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
         self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
 
     def run(self, layer: MessagePassing, x: Tensor) -> Tensor:

@@ -60,40 +60,66 @@ class Unwritten:
 def recomputed(block: Block, modules: Iterable[nn.Module], tensors: dict[str, Tensor], read: Unwritten) -> Tensor:
     """block(tensors), where the block reads these tensors and the parameters of these modules, and nothing else that
     has a gradient; ``read``: what else it reads. The backward runs the block again."""
-    holder = _Holder(modules)
-    parameters = dict(holder.named_parameters())
-    names = list(tensors)
+    piece = _Piece(block, _Holder(modules), tuple(tensors), read)
+    return _Recompute.apply(piece, *tensors.values(), *piece.parameters.values())
 
-    def run(*given: Tensor) -> Tensor:
-        read.check()
-        own = dict(zip(names, given[: len(names)], strict=True))
-        swapped = dict(zip(parameters, given[len(names) :], strict=True))
-        return torch.func.functional_call(holder, swapped, (block, own))
 
-    return _Recompute.apply(run, *tensors.values(), *parameters.values())
+class _Piece:
+    """A block as a function of its tensors and the parameters that it reads."""
+
+    def __init__(self, block: Block, holder: _Holder, names: tuple[str, ...], read: Unwritten) -> None:
+        self.block, self.holder, self.names, self.read = block, holder, names, read
+        self.parameters = dict(holder.named_parameters())
+        self.transformed = torch._C._functorch.peek_interpreter_stack() is not None
+
+    def as_it_is(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        """Of these tensors and the modules' own parameters."""
+        return self.block(dict(zip(self.names, tensors, strict=True)))
+
+    def of(self, given: tuple[Tensor, ...]) -> Tensor:
+        """Of these tensors and parameters, which the modules have for as long as it takes."""
+        self.read.check()
+        count = len(self.names)
+        own = dict(zip(self.names, given[:count], strict=True))
+        swapped = dict(zip(self.parameters, given[count:], strict=True))
+        return torch.func.functional_call(self.holder, swapped, (self.block, own))
+
+    def unchanged(self, saved: tuple[Tensor, ...]) -> bool:
+        """Whether the modules still have the parameters that were read."""
+        return all(p is s for p, s in zip(self.holder.parameters(), saved[len(self.names) :], strict=True))
 
 
 class _Recompute(torch.autograd.Function):
     @staticmethod
-    def forward(run: Any, *tensors: Tensor) -> Tensor:
-        return run(*tensors)
+    def forward(piece: _Piece, *tensors: Tensor) -> Tensor:
+        # lending the modules other parameters, if the same, would be seen by other threads that call them
+        return piece.of(tensors) if piece.transformed else piece.as_it_is(tensors[: len(piece.names)])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        ctx.run = inputs[0]
+        ctx.piece = inputs[0]
         ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple:
-        tensors, needed = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        piece, tensors, needed = ctx.piece, ctx.saved_tensors, ctx.needs_input_grad[1:]
         chosen = [t for t, n in zip(tensors, needed, strict=True) if n]
+        if torch.is_grad_enabled() or piece.transformed or not piece.unchanged(tensors):
 
-        def run(*given: Tensor) -> Tensor:
-            rest = iter(given)
-            return ctx.run(*(next(rest) if n else t for t, n in zip(tensors, needed, strict=True)))
+            def run(*given: Tensor) -> Tensor:
+                rest = iter(given)
+                return piece.of(tuple(next(rest) if n else t for t, n in zip(tensors, needed, strict=True)))
 
-        pullback = torch.func.vjp(run, *chosen)[1]
-        grads = iter(pullback(grad))
+            found = torch.func.vjp(run, *chosen)[1](grad)
+        else:
+            piece.read.check()
+            count = len(piece.names)
+            fresh = tuple(t.detach().requires_grad_(n) for t, n in zip(tensors[:count], needed[:count], strict=True))
+            with torch.enable_grad():
+                out = piece.as_it_is(fresh)
+            leaves = [t for t, n in zip((*fresh, *tensors[count:]), needed, strict=True) if n]
+            found = torch.autograd.grad(out, leaves, grad, allow_unused=True, materialize_grads=True)
+        grads = iter(found)
         return (None, *[next(grads) if n else None for n in needed])
 
 

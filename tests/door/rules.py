@@ -455,6 +455,26 @@ LAYERS: dict[str, Wrong] = {
         T,
         "the network got an unexpected argument 'key_padding_mask'; mask= takes .*give its opposite; it takes x, ",
     ),
+    "layer nested": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(torch.nested.nested_tensor([x(3, 4), x(2, 4)])),
+        T,
+        r"x to be a dense tensor \(..., N, C\), got a nested tensor; pad it, .*mask=, or join its samples and pass batch=",
+    ),
+    "layer jagged": (
+        lambda: joined(Window(1), QKSoftmax(4, 2))(torch.nested.nested_tensor([x(3, 4), x(2, 4)], layout=torch.jagged)),
+        T,
+        r"x to be a dense tensor \(..., N, C\), got a nested tensor",
+    ),
+    "attend nested": (
+        lambda: attend(*(torch.nested.nested_tensor([x(2, 3, 4), x(2, 2, 4)]),) * 3, AllTokens()),
+        T,
+        r"q to be a dense tensor \(..., heads, N, D\), got a nested tensor; pad it",
+    ),
+    "layer sparse": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4).to_sparse()),
+        T,
+        r"x to be a dense tensor \(..., N, C\), got one of layout torch.sparse_coo",
+    ),
     "layer is_causal": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4), is_causal=True),
         T,
