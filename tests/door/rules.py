@@ -456,17 +456,15 @@ LAYERS: dict[str, Wrong] = {
         "the network got an unexpected argument 'key_padding_mask'; mask= takes .*give its opposite; it takes x, ",
     ),
     "layer nested": (
-        lambda: joined(AllTokens(), QKSoftmax(4, 2))(torch.nested.nested_tensor([x(3, 4), x(2, 4)])),
-        T,
-        r"x to be a dense tensor \(..., N, C\), got a nested tensor; pad it, .*mask=, or join its samples and pass batch=",
-    ),
-    "layer jagged": (
         lambda: joined(Window(1), QKSoftmax(4, 2))(torch.nested.nested_tensor([x(3, 4), x(2, 4)], layout=torch.jagged)),
         T,
-        r"x to be a dense tensor \(..., N, C\), got a nested tensor",
+        r"x to be a dense tensor \(..., N, C\), got a nested tensor; pad it, .*mask=, or join .* batch=",
     ),
     "attend nested": (
-        lambda: attend(*(torch.nested.nested_tensor([x(2, 3, 4), x(2, 2, 4)]),) * 3, AllTokens()),
+        lambda: attend(
+            *(torch.nested.nested_tensor([x(3, 2, 4), x(2, 2, 4)], layout=torch.jagged).transpose(1, 2),) * 3,
+            AllTokens(),
+        ),
         T,
         r"q to be a dense tensor \(..., heads, N, D\), got a nested tensor; pad it",
     ),
