@@ -29,6 +29,7 @@ name = "sdpa"
 _FLASH = "ScaledDotProductFlashAttentionForCpuBackward0"
 _grad, _keeps = torch.is_grad_enabled, torch._C._autograd._get_current_graph_task_keep_graph
 KEPT = 1 << 22  # entries of a score bias that may be kept for a backward
+DROPPED = 1 << 24  # weights of a batch entry that may be kept where dropout acts on them
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
 ENTRIES = 65_535  # batch entries of one launch: torch's fused kernels fail beyond (pytorch/pytorch#142228, #146704)
 CHUNKED = ("cuda",)  # where they do
@@ -44,6 +45,11 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("batch: graphs of different size are no dense batch")
     if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > KEPT:
         why.append("a score bias as large as all pairs would be kept for the backward; tiles make it some at a time")
+    if spec.grad and spec.device == "cpu" and not spec.compiling:
+        if spec.gaps:
+            why.append("a causal call's mask with gaps would be kept for all pairs; tiles make it some at a time")
+        if spec.dropout and spec.targets * spec.sources * spec.parts > DROPPED:
+            why.append("dropout would keep the weights of all pairs; tiles draw them again, which here is no slower")
     if not (spec.compiling or (spec.batch and spec.targets and spec.sources)):
         why.append("no tokens")
     return why
