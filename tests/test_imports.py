@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "lazy",
     "checks",
+    "slips",
     "limits",
     "memo",
     "cover",
@@ -127,9 +128,7 @@ def violations(texts: Mapping[str, str]) -> list[str]:
         if rank[there] > rank[here]:
             found.append(f"{module}:{line} imports {target}, which stands after it")
         elif (
-            here == there in ONE_IDEA_A_FILE
-            and module.count(".") > 1
-            and not target.startswith(f"{root}.{here}.base")
+            here == there in ONE_IDEA_A_FILE and module.count(".") > 1 and not target.startswith(f"{root}.{here}.base")
         ):
             found.append(f"{module}:{line} imports {target}; of its own folder it may import only base")
     return list(dict.fromkeys(found))

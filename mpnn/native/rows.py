@@ -198,7 +198,8 @@ class RowAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_z: Tensor, _: Any) -> tuple:
-        inputs, outputs = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint makes them again at the first look only
+        inputs, outputs = saved[:7], saved[7:]
         needed = ctx.needs_input_grad[1:]
         if not torch.is_grad_enabled():
             return None, *ctx.rows.backward(inputs, outputs, (grad, grad_z), needed)
