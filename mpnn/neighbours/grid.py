@@ -87,8 +87,7 @@ class Grid(Neighbours):
 
     @staticmethod
     def _per_axis(name: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
-        values = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
-        return tuple(positive(name, v, least) for v in values)
+        return tuple(positive(name, v, least) for v in (value if isinstance(value, tuple | list) else (value,) * axes))
 
     def _check_rule(self) -> None:
         if self.padding == "same" and any(s > 1 for s in self.stride):
