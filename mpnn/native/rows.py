@@ -22,12 +22,13 @@ from mpnn.segments import segment_softmax, segment_sum
 from mpnn.sparse.csr import Csr
 
 _WIDTHS = {n: (0,) * n for n in (32, 16, 8, 4, 1)}
+NEAR = 1 << 21  # bytes of rows that are read from all over which need no asking in advance
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-def lanes(width: int) -> tuple[int, ...]:
+def lanes(width: int, most: int = 32) -> tuple[int, ...]:
     """As many zeros as numbers are taken at a time: compiled code knows a tuple's length."""
-    return next(t for n, t in _WIDTHS.items() if width % n == 0)
+    return next(t for n, t in _WIDTHS.items() if width % n == 0 and n <= most)
 
 
 def _shared(x: Tensor | None) -> tuple[Tensor | None, int]:
@@ -77,7 +78,8 @@ class Rows:
         held = (a.contiguous(), b.contiguous(), vector, u, feature, bias, value.contiguous())
         width, features = 1 if self.kind == SUM else a.shape[3], 0 if u is None else u.shape[3]
         edges = csr.row.shape[0]
-        sizes = (n, b.shape[1], edges, heads, width, value.shape[3], features, jobs.slots, batch)
+        near = (b.numel() + value.numel()) * a.element_size() <= NEAR
+        sizes = (n, b.shape[1], edges, heads, width, value.shape[3], features, jobs.slots, batch, near)
         number = _TYPES[a.dtype]
         narrow = np.int32(0) if csr.col.dtype == torch.int32 else np.int64(0)
         numbers = (number(self.scale), number(self.slope), np.int64(0), narrow)
@@ -88,10 +90,10 @@ class Rows:
 
     def _run(self, function: Any, common: tuple, cost: int, *given: tuple) -> None:
         _, sizes, _, _, rows, _ = common
-        wide = (lanes(sizes[4]), lanes(sizes[5]))
+        wide = (lanes(sizes[4]), lanes(sizes[5]), lanes(sizes[3], 8))
 
         def work(first: int, end: int) -> None:
-            space = torch.empty((BLOCK + 2) * sizes[3], dtype=torch.float64)
+            space = torch.empty(3 * (BLOCK * sizes[3] + 16), dtype=torch.float64)
             function(first, end, *common, *given, space.data_ptr(), *wide)
 
         run(work, rows[4] * sizes[8], cost)
@@ -102,7 +104,7 @@ class Rows:
 
         jobs = jobs_of(self.csr)
         common, held, cost = self._common(self.csr, jobs, inputs)
-        n, _, _, heads, _, wide, features, slots, batch = common[1]
+        n, _, _, heads, _, wide, features, slots, batch, _ = common[1]
         made = [held[0].new_empty(batch, n, heads, *size) for size in ((wide,), (features,), ())]
         parts = [held[0].new_empty(batch, slots, heads, *size) for size in ((wide,), (features,), ())] if slots else []
         self._run(forward.forward, common, cost, (*_at(*made), *(_at(*parts) if slots else (0, 0, 0))))
@@ -118,7 +120,7 @@ class Rows:
 
         jobs = jobs_of(self.csr)
         common, held, cost = self._common(self.csr, jobs, inputs)
-        n, _m, edges, heads, width, _wide, features, slots, batch = common[1]
+        n, _m, edges, heads, width, _wide, features, slots, batch, _near = common[1]
         a, b, _, _, _, _, value = held
         grad, grad_z = (g.contiguous() for g in grads)
         out, z, lse = (t.contiguous() for t in outputs)
