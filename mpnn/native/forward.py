@@ -12,12 +12,15 @@ Each row's log-sum-exp is kept, from which ``mpnn.native.backward`` makes the we
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
+from mpnn.native.compiled import compiled, entry, pointer
 from mpnn.native.jobs import BLOCK, SUM
-from mpnn.native.lanes import compiled, leaky, load, more, plus, pointer, splat, store, times
+from mpnn.native.lanes import leaky, load, more, plus, splat, store, times
 from mpnn.native.powers import exponentials, logarithms
-from mpnn.native.steps import AHEAD, ahead, gather, opened, opened_rows, room, scores, zero
+from mpnn.native.steps import AHEAD, ahead, called, gather, next_jobs, opened, opened_rows, room, scores, zero
 
 
 @compiled
@@ -27,7 +30,7 @@ def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, l
     scale, slope, _, _ = numbers
     count_of_items, biased = rows[4], given[5] != 0
     items, start, col, places = opened_rows(numbers, rows)
-    a, b, vector, u, feature, bias, v = opened(scale, given)
+    _, b, _, _, feature, _, v = opened(scale, given)
     p, size = pointer(work, scale), heads * wide
     top = pointer(work + 8 * room(heads), scale)  # the largest scores, and what is taken from all
     total = pointer(work + 8 * (room(heads) + 2 * heads), scale)
@@ -105,10 +108,26 @@ def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, l
                 lse[y + h] = top[h] + total[h]
 
 
+@cache
+def forward_entry(number, narrow, lanes, value_lanes, head_lanes):
+    """The pass for numbers of these types and vectors of these lengths."""
+
+    def forward_jobs(address):
+        kind, sizes, steps, numbers, rows, given, own, work = called(address, number, narrow)
+        first, last = next_jobs(address)
+        while first < last:
+            forward(
+                first, last, kind, sizes, steps, numbers, rows, given, own, work, lanes, value_lanes, head_lanes
+            )  # fmt: skip
+            first, last = next_jobs(address)
+
+    return entry(forward_jobs, number, narrow, lanes, value_lanes, head_lanes)
+
+
 @compiled
 def join(sizes, scale, long, long_rows, parts, made):
     """The rows that were cut, from their pieces: weighed by their log-sum-exps."""
-    n, _m, _edges, heads, _width, wide, features, slots, batch, _near = sizes
+    n, heads, wide, features, slots, batch = sizes
     rows = pointer(long, np.int64(0))
     for job in range(batch * long_rows):
         entry, row = divmod(job, long_rows)

@@ -1,7 +1,6 @@
-"""Vectors of several numbers at a time in numba functions, and numbers at addresses.
+"""Vectors of several numbers at a time in numba functions.
 
-numba's own loops over a few channels stay scalar, and its arrays count their owners in every inner call: a pointer has
-none. What is made of vectors here stays in registers. Importing this module imports numba.
+numba's own loops over a few channels stay scalar. What is made of vectors here stays in registers.
 """
 
 from __future__ import annotations
@@ -9,23 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
 from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-types: Any = numba.types
-# sums may be taken in any order; inf and NaN keep their meaning
-FLAGS = ("reassoc", "contract", "nsz", "arcp")
-
-
-def compiled(function: Callable) -> Any:
-    """numba's function, kept on disk where that can be written."""
-    options = {"nogil": True, "forceinline": True, "fastmath": set(FLAGS), "error_model": "numpy"}
-    try:
-        return numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no place for a cache
-        return numba.njit(**options)(function)
+from mpnn.native.compiled import FLAGS, types
 
 
 class Lanes(types.Type):
@@ -65,23 +52,13 @@ def same(kind: Any, number: float) -> Any:
 
 
 def _totals(builder: Any, u: Any, v: Any, groups: int) -> Any:
-    """u, v of some groups of lanes each → the groups of both, each of half as many lanes: what their halves add up to."""
+    """u, v of some groups of lanes → the groups of both, each of half as many: the sums of their halves."""
     count = u.type.count
     each = count // groups
     low = [g * each + x for g in range(2 * groups) for x in range(each // 2)]
     high = [place + each // 2 for place in low]
     halves = (builder.shuffle_vector(u, v, picked(places)) for places in (low, high))
     return builder.fadd(*halves, flags=FLAGS)
-
-
-@intrinsic
-def pointer(typing: Any, address: Any, kind: Any) -> Any:
-    """The numbers at an address, of the type of ``kind``: unlike an array it has no owner to be counted."""
-
-    def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(kind).as_pointer())
-
-    return types.CPointer(kind)(types.intp, kind), make
 
 
 @intrinsic
@@ -191,8 +168,8 @@ def totals(typing: Any, s: Any, t: Any, u: Any, v: Any) -> Any:
     """The sums of four vectors of at least four numbers: fewer steps than one by one."""
 
     def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        two = (_totals(builder, *args[k : k + 2], 1) for k in (0, 2))
-        four = _totals(builder, *two, 2)
+        one, other = (_totals(builder, args[k], args[k + 1], 1) for k in (0, 2))
+        four = _totals(builder, one, other, 2)
         while four.type.count > 4:
             each = four.type.count // 4
             low = [g * each + x for g in range(4) for x in range(each // 2)]
@@ -201,18 +178,3 @@ def totals(typing: Any, s: Any, t: Any, u: Any, v: Any) -> Any:
         return four
 
     return Lanes(s.dtype, 4)(s, t, u, v), make
-
-
-@intrinsic
-def prefetch(typing: Any, x: Any, i: Any) -> Any:
-    """Ask for the cache line of x[i], which will be read soon."""
-
-    def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        place = builder.bitcast(builder.gep(args[0], [args[1]]), ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(call, [place, number(0), number(3), number(1)])
-        return context.get_dummy_value()
-
-    return types.void(x, types.intp), make

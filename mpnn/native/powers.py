@@ -14,7 +14,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from mpnn.native.lanes import load, same, store, types
+from mpnn.native.compiled import types
+from mpnn.native.lanes import load, same, store
 
 FLAT = (0,) * 16
 _FEW, _TOP = -87.3, 88.0  # exp below is 0 in float32, and above not needed
@@ -105,16 +106,16 @@ def logarithms(x: Any, count: int) -> None:
 
 
 def _each(vectors: Any, one: Any) -> Any:
-    def choose(x, count):  # type: ignore[no-untyped-def]
+    def choose(x, count):
         if x.dtype != types.float32:
 
-            def plain(x, count):  # type: ignore[no-untyped-def]
+            def plain(x, count):
                 for i in range(count):
                     x[i] = one(x[i])
 
             return plain
 
-        def fast(x, count):  # type: ignore[no-untyped-def]
+        def fast(x, count):
             for i in range(0, count, 16):
                 store(x, i, vectors(load(x, i, FLAT)))
 

@@ -7,9 +7,12 @@ heads and channels first, and over edges within.
 
 from __future__ import annotations
 
+from mpnn.native.compiled import compiled, pointer, prefetch, several, taken
 from mpnn.native.jobs import BLOCK, PRODUCT, SUM
-from mpnn.native.lanes import compiled, leaky, less, load, plus, pointer, prefetch, splat, store, times, total, totals
+from mpnn.native.lanes import leaky, less, load, plus, splat, store, times, total, totals
+from mpnn.native.threads import LEADING
 
+PAIR, SIZES, STEPS, ROWS, GIVEN, OWN = ((0,) * n for n in (2, 10, 3, 5, 7, 13))
 AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbers of a cache line
 
 
@@ -17,6 +20,26 @@ AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbe
 def room(heads):
     """Numbers of a buffer for the heads of a block's edges, with room for what whole vectors write behind them."""
     return BLOCK * heads + 16
+
+
+@compiled
+def next_jobs(address):
+    """The first of the next jobs, and their end: not above it where none is left."""
+    block = pointer(address, 0)
+    first = taken(block, 0) * block[3]
+    return first, min(first + block[3], block[2])
+
+
+@compiled
+def called(address, number, narrow):
+    """What a pass is called with, as ``Rows`` wrote it: kind, sizes, steps, numbers, rows, inputs, and its own; with a
+    space of the thread's own."""
+    block, i = pointer(address, 0), LEADING
+    work = block[4] + taken(block, 1) * block[5]
+    scale, slope = several(pointer(address + 8 * i, 0.0), 0, PAIR)
+    numbers = number(scale), number(slope), 0, narrow(0)
+    sizes, steps, rows = several(block, i + 3, SIZES), several(block, i + 13, STEPS), several(block, i + 16, ROWS)
+    return block[i + 2], sizes, steps, numbers, rows, several(block, i + 21, GIVEN), several(block, i + 28, OWN), work
 
 
 @compiled
