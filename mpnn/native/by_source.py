@@ -4,104 +4,118 @@ from __future__ import annotations
 
 from functools import cache
 
-from mpnn.native.backward import bends, scaled, slopes, sums
+import numpy as np
+
 from mpnn.native.compiled import compiled, entry, pointer
 from mpnn.native.jobs import BLOCK, PRODUCT, SUM
-from mpnn.native.lanes import load, plus, splat, store, times
-from mpnn.native.powers import exponentials
+from mpnn.native.lanes import bend, load, store, times
+from mpnn.native.powers import FLAT, exponentials
+from mpnn.native.products import bends, dots, gather, kinked
 from mpnn.native.steps import (
     AHEAD,
+    added,
     ahead,
+    bent,
+    biased,
     called,
-    dots,
-    gather,
+    cleared,
+    featured,
+    lowered,
     next_jobs,
-    opened,
-    opened_rows,
     room,
-    scores,
-    weights,
-    zero,
-)
-
-
-@compiled
-def by_source(first, last, kind, sizes, steps, numbers, rows, given, own, work, lanes, value_lanes, head_lanes):
-    """Jobs first … last of the rows by source: gradients of b and v."""
-    n, m, edges, heads, width, wide, features, slots, _batch, near = sizes
-    scale, slope, _, _ = numbers
-    seen, made = own[:5], own[5:]
-    count_of_items, placed, biased = rows[4], rows[3] != 0, given[5] != 0
-    items, start, col, places = opened_rows(numbers, rows)
-    a, b, vector, _, feature, _, v = opened(scale, given)
-    p, raw = pointer(work, scale), pointer(work + 8 * room(heads), scale)
-    q = pointer(work + 16 * room(heads), scale)
-    grad, grad_z = pointer(seen[0], scale), pointer(seen[1], scale)
-    share, lse = pointer(seen[2], scale), pointer(seen[3], scale)
-    for job in range(first, last):
-        entry, item = divmod(job, count_of_items)
-        slot = items[item * 5 + 4]
-        away = 2 if slot >= 0 else 0
-        d_b, d_v = pointer(made[away], scale), pointer(made[1 + away], scale)
-        for row in range(items[item * 5], items[item * 5 + 1]):
-            lo, hi = start[row], start[row + 1]
-            if slot >= 0:
-                lo, hi = items[item * 5 + 2], items[item * 5 + 3]
-            y = (entry * slots + slot if slot >= 0 else entry * m + row) * heads
-            i = (entry * m + row) * heads
-            zero(d_b, y * width, (y + heads) * width, lanes)
-            zero(d_v, y * wide, (y + heads) * wide, value_lanes)
-            for begin in range(lo, hi, BLOCK):
-                count = min(BLOCK, hi - begin)
-                if not near:
-                    one, end = min(begin + AHEAD, edges), min(begin + count + AHEAD, edges)
-                    ahead(a, one, end, col, entry * n, heads * width)
-                    ahead(grad, one, end, col, entry * n, heads * wide)
-                    ahead(lse, one, end, col, entry * n, heads)
-                    ahead(share, one, end, col, entry * n, heads)
-                scores(
-                    p, begin, count, True, kind, numbers, sizes, steps, entry, row, col, places, placed, given,
-                    biased, lanes, head_lanes,
-                )  # fmt: skip
-                weights(p, raw, count, heads, kind, lse, entry * n, col, begin, -1, slope, head_lanes)
-                exponentials(p, count * heads)
-                dots(q, count, heads, v, i * wide, grad, entry * n, col, begin, wide, value_lanes)
-                gather(d_v, y * wide, p, count, heads, grad, entry * n, col, begin, wide, value_lanes)
-                for x in range(count if features else 0):
-                    e = places[begin + x] if placed else begin + x
-                    f, g = entry * steps[1] + e * features, (entry * n + col[begin + x]) * heads
-                    for h in range(heads):
-                        for c in range(features):
-                            q[x * heads + h] += grad_z[(g + h) * features + c] * feature[f + c]
-                for x in range(count):
-                    g = (entry * n + col[begin + x]) * heads
-                    for h in range(0, heads, len(head_lanes)):
-                        less = times(load(share, g + h, head_lanes), splat(p, -1, head_lanes))
-                        store(q, x * heads + h, plus(load(q, x * heads + h, head_lanes), less))
-                slopes(q, p, raw, count * heads, kind, slope)
-                if kind == SUM:
-                    sums(d_b, y, q, count, heads, head_lanes)
-                elif kind == PRODUCT:
-                    scaled(q, count * heads, scale)
-                    gather(d_b, y * width, q, count, heads, a, entry * n, col, begin, width, lanes)
-                else:
-                    bends(
-                        d_b, y * width, d_b, -1, q, count, heads, vector, entry * steps[0], b, i * width, a,
-                        entry * n, col, begin, width, slope, lanes,
-                    )  # fmt: skip
+    scaled,
+    sums,
+)  # fmt: skip
 
 
 @cache
-def by_source_entry(number, narrow, lanes, value_lanes, head_lanes):
-    """The pass for numbers of these types and vectors of these lengths."""
+def by_source(kind, number, narrow, lanes, value_lanes, head_lanes):
+    """The pass for one kind of scores, numbers of these types and vectors of these lengths."""
+    zero, first_place = number(0), narrow(0)
 
-    def by_source_jobs(address):
-        kind, sizes, steps, numbers, rows, given, own, work = called(address, number, narrow)
-        first, last = next_jobs(address)
-        while first < last:
-            by_source(
-                first, last, kind, sizes, steps, numbers, rows, given, own, work, lanes, value_lanes, head_lanes
-            )  # fmt: skip
-            first, last = next_jobs(address)
+    def by_source(address):
+        sizes, steps, numbers, graph, items_, inputs, has_bias, placed, own, work = called(address, zero, first_place)
+        n, m, edges, heads, width, wide, features, slots, near = sizes
+        (scale, slope), (items, start, col, places), (a, b, vector, u, feature, bias, v) = numbers, graph, inputs
+        p, raw = pointer(work, zero), pointer(work + 8 * room(heads), zero)
+        q = pointer(work + 16 * room(heads), zero)
+        grad, grad_z = pointer(own[0], zero), pointer(own[1], zero)
+        share, lse = pointer(own[2], zero), pointer(own[3], zero)
+        job, last = next_jobs(address)
+        while job < last:
+            batch, item = divmod(job, items_)
+            slot = items[item * 5 + 4]
+            away = 7 if slot >= 0 else 5
+            d_b, d_v = pointer(own[away], zero), pointer(own[1 + away], zero)
+            for row in range(items[item * 5], items[item * 5 + 1]):
+                lo, hi = start[row], start[row + 1]
+                if slot >= 0:
+                    lo, hi = items[item * 5 + 2], items[item * 5 + 3]
+                y = (batch * slots + slot if slot >= 0 else batch * m + row) * heads
+                first, far = (batch * m + row) * heads, batch * n
+                cleared(d_b, y * width, (y + heads) * width, lanes)
+                cleared(d_v, y * wide, (y + heads) * wide, value_lanes)
+                for begin in range(lo, hi, BLOCK):
+                    count = min(BLOCK, hi - begin)
+                    if not near:
+                        one, end = min(begin + AHEAD, edges), min(begin + count + AHEAD, edges)
+                        ahead(a, one, end, col, far, heads * width)
+                        ahead(grad, one, end, col, far, heads * wide)
+                        ahead(lse, one, end, col, far, heads)
+                        ahead(share, one, end, col, far, heads)
+                    if kind == SUM:
+                        added(p, count, heads, (b, first), a, far, col, begin, head_lanes)
+                    elif kind == PRODUCT:
+                        dots(p, count, heads, b, first * width, a, far, col, begin, width, lanes)
+                        featured(p, count, heads, u, -1, far, col, begin, feature, batch * steps[1], places, features)
+                        scaled(p, count * heads, scale)
+                    else:
+                        kinked(
+                            p, count, heads, vector, batch * steps[0], b, first * width, a, far, col, begin, width,
+                            slope, lanes,
+                        )  # fmt: skip
+                    if has_bias:
+                        biased(p, count, heads, bias, batch * steps[2], begin, places, placed)
+                    if kind == SUM:
+                        bent(p, raw, count * heads, slope)
+                    lowered(p, count, heads, lse, -1, far, col, begin, head_lanes)
+                    exponentials(p, count * heads)
+                    dots(q, count, heads, v, first * wide, grad, far, col, begin, wide, value_lanes)
+                    gather(d_v, y * wide, p, count, heads, grad, far, col, begin, wide, value_lanes)
+                    if kind == PRODUCT:
+                        featured(
+                            q, count, heads, grad_z, -1, far, col, begin, feature, batch * steps[1], places, features
+                        )  # fmt: skip
+                    lowered(q, count, heads, share, -1, far, col, begin, head_lanes)
+                    for x in range(0, count * heads, len(FLAT)):  # a weight's gradient → the score's
+                        d = times(load(p, x, FLAT), load(q, x, FLAT))
+                        store(q, x, times(d, bend(load(raw, x, FLAT), slope)) if kind == SUM else d)
+                    if kind == SUM:
+                        sums(d_b, y, q, count, heads, head_lanes)
+                    elif kind == PRODUCT:
+                        scaled(q, count * heads, scale)
+                        gather(d_b, y * width, q, count, heads, a, far, col, begin, width, lanes)
+                    else:
+                        bends(
+                            d_b, y * width, d_b, -1, q, count, heads, vector, batch * steps[0], b, first * width, a,
+                            far, col, begin, width, slope, lanes,
+                        )  # fmt: skip
+            job += 1
+            if job == last:
+                job, last = next_jobs(address)
 
-    return entry(by_source_jobs, number, narrow, lanes, value_lanes, head_lanes)
+    return entry(by_source, kind, number, narrow, lanes, value_lanes, head_lanes)
+
+
+@compiled
+def add_up(scale, count, long, long_rows, slots, batch, size, part, made):
+    """The gradients of rows that were cut: the sums of their pieces."""
+    rows, x, y = pointer(long, np.int64(0)), pointer(part, scale), pointer(made, scale)
+    for job in range(batch * long_rows):
+        entry, row = divmod(job, long_rows)
+        own = (entry * count + rows[row * 3]) * size
+        for c in range(size):
+            y[own + c] = 0
+        for s in range(entry * slots + rows[row * 3 + 1], entry * slots + rows[row * 3 + 2]):
+            for c in range(size):
+                y[own + c] += x[s * size + c]

@@ -24,13 +24,14 @@ def lanes(width: int, most: int = 32) -> tuple[int, ...]:
     return next(t for n, t in _WIDTHS.items() if width % n == 0 and n <= most)
 
 
-def _shared(x: Tensor | None) -> tuple[Tensor | None, int]:
-    """A tensor in one piece and the step from one batch entry to the next: 0 where all share it."""
+def _shared(x: Tensor | None, axes: int) -> tuple[Tensor | None, int]:
+    """A tensor in one piece and the step from one batch entry to the next, in numbers of three axes, in rows of two: 0
+    where all share it."""
     if x is None:
         return None, 0
     if x.shape[0] == 1 or x.stride(0) == 0:
         return x[:1].contiguous(), 0
-    return x.contiguous(), math.prod(x.shape[1:])
+    return x.contiguous(), math.prod(x.shape[1:axes])
 
 
 def _bits(number: float) -> tuple[int, ...]:
@@ -63,16 +64,16 @@ def called(csr: Csr, turned: bool, kind: int, scale: float, slope: float, inputs
     csr = csr.transpose if turned else csr
     a, b, vector, u, feature, bias, value = inputs
     batch, n, heads = a.shape[:3]
-    (vector, own), (feature, more), (bias, less) = _shared(vector), _shared(feature), _shared(bias)
+    (vector, own), (feature, more), (bias, less) = _shared(vector, 3), _shared(feature, 2), _shared(bias, 2)
     u = u if u is None else u.contiguous()
     held = (a.contiguous(), b.contiguous(), vector, u, feature, bias, value.contiguous())
     width, wide, features = 1 if kind == SUM else a.shape[3], value.shape[3], 0 if u is None else u.shape[3]
     jobs, edges = jobs_of(csr), csr.row.shape[0]
     near = (b.numel() + value.numel()) * a.element_size() <= NEAR
-    sizes = (n, b.shape[1], edges, heads, width, wide, features, jobs.slots, batch, int(near))
+    sizes = (n, b.shape[1], edges, heads, width, wide, features, jobs.slots, int(near))
     places = csr.order if turned and (features or bias is not None) else None
     rows = (*at(jobs.items, csr.offsets, csr.col, places), jobs.items.shape[0])
-    numbers = (*_bits(scale), *_bits(slope), kind, *sizes, own, more, less, *rows, *at(*held))
+    numbers = (*_bits(scale), *_bits(slope), *sizes, own, more, less, *rows, *at(*held))
     narrow = np.int32 if csr.col.dtype == torch.int32 else np.int64
-    fixed = (_TYPES[a.dtype], narrow, lanes(width), lanes(wide), lanes(heads, 8))
+    fixed = (kind, _TYPES[a.dtype], narrow, lanes(width), lanes(wide), lanes(heads, 8))
     return Call(jobs, batch * edges * heads * (width + wide), numbers, fixed, held)

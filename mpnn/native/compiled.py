@@ -32,7 +32,7 @@ def entry(function: Callable, *fixed: Any) -> Any:
 
     All of them have one signature: what tells them apart, also among those that other processes kept, is their names.
     """
-    words = "_".join(str(len(x)) if isinstance(x, tuple) else x.__name__ for x in fixed)
+    words = "_".join(str(len(x) if isinstance(x, tuple) else getattr(x, "__name__", x)) for x in fixed)
     function.__name__ = function.__qualname__ = f"{function.__name__}_{words}"
     kind, options = types.void(types.intp), {"fastmath": set(FLAGS), "error_model": "numpy"}
     try:

@@ -17,111 +17,117 @@ from functools import cache
 import numpy as np
 
 from mpnn.native.compiled import compiled, entry, pointer
-from mpnn.native.jobs import BLOCK, SUM
-from mpnn.native.lanes import leaky, load, more, plus, splat, store, times
+from mpnn.native.jobs import BLOCK, PRODUCT, SUM
+from mpnn.native.lanes import load, more, splat, store, times
 from mpnn.native.powers import exponentials, logarithms
-from mpnn.native.steps import AHEAD, ahead, called, gather, next_jobs, opened, opened_rows, room, scores, zero
-
-
-@compiled
-def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, lanes, value_lanes, head_lanes):
-    """Jobs first … last: each row's sum and log-sum-exp."""
-    n, m, edges, heads, width, wide, features, slots, _batch, near = sizes
-    scale, slope, _, _ = numbers
-    count_of_items, biased = rows[4], given[5] != 0
-    items, start, col, places = opened_rows(numbers, rows)
-    _, b, _, _, feature, _, v = opened(scale, given)
-    p, size = pointer(work, scale), heads * wide
-    top = pointer(work + 8 * room(heads), scale)  # the largest scores, and what is taken from all
-    total = pointer(work + 8 * (room(heads) + 2 * heads), scale)
-    for job in range(first, last):
-        entry, item = divmod(job, count_of_items)
-        slot = items[item * 5 + 4]
-        away = 3 if slot >= 0 else 0
-        out, z = pointer(made[away], scale), pointer(made[1 + away], scale)
-        lse = pointer(made[2 + away], scale)
-        for row in range(items[item * 5], items[item * 5 + 1]):
-            lo, hi = start[row], start[row + 1]
-            if slot >= 0:
-                lo, hi = items[item * 5 + 2], items[item * 5 + 3]
-            y = (entry * slots + slot if slot >= 0 else entry * n + row) * heads
-            for h in range(heads):
-                top[h], total[h] = -np.inf, 0
-            zero(out, y * wide, (y + heads) * wide, value_lanes)
-            for c in range(y * features, (y + heads) * features):
-                z[c] = 0
-            for begin in range(lo, hi, BLOCK):
-                count = min(BLOCK, hi - begin)
-                if not near:
-                    one, end = min(begin + AHEAD, edges), min(begin + count + AHEAD, edges)
-                    ahead(b, one, end, col, entry * m, heads * width)
-                    ahead(v, one, end, col, entry * m, size)
-                scores(
-                    p, begin, count, False, kind, numbers, sizes, steps, entry, row, col, places, False, given,
-                    biased, lanes, head_lanes,
-                )  # fmt: skip
-                for h in range(0, heads, len(head_lanes)):
-                    most = load(top, h, head_lanes)
-                    for x in range(count):
-                        s = load(p, x * heads + h, head_lanes)
-                        if kind == SUM:
-                            s = leaky(s, slope)
-                            store(p, x * heads + h, s)
-                        most = more(s, most)
-                    store(top, h + heads, most)
-                for h in range(heads):
-                    most = top[heads + h]
-                    shift = most if most > -np.inf or most != most else scale * 0
-                    if begin > lo:
-                        less = np.exp(top[h] - shift)
-                        total[h] *= less
-                        for c in range((y + h) * wide, (y + h + 1) * wide):
-                            out[c] *= less
-                        for c in range((y + h) * features, (y + h + 1) * features):
-                            z[c] *= less
-                    top[h], top[heads + h] = most, shift
-                for h in range(0, heads, len(head_lanes)):
-                    shift = times(load(top, heads + h, head_lanes), splat(p, -1, head_lanes))
-                    for x in range(count):
-                        store(p, x * heads + h, plus(load(p, x * heads + h, head_lanes), shift))
-                exponentials(p, count * heads)
-                for h in range(0, heads, len(head_lanes)):
-                    all_ = load(total, h, head_lanes)
-                    for x in range(count):
-                        all_ = plus(all_, load(p, x * heads + h, head_lanes))
-                    store(total, h, all_)
-                gather(out, y * wide, p, count, heads, v, entry * m, col, begin, wide, value_lanes)
-                for x in range(count if features else 0):
-                    f = entry * steps[1] + (begin + x) * features
-                    for h in range(heads):
-                        for c in range(features):
-                            z[(y + h) * features + c] += p[x * heads + h] * feature[f + c]
-            for h in range(heads):
-                if total[h] > 0 or total[h] != total[h]:
-                    part = (scale * 0 + 1) / total[h]
-                    for c in range((y + h) * wide, (y + h + 1) * wide, len(value_lanes)):
-                        store(out, c, times(load(out, c, value_lanes), splat(p, part, value_lanes)))
-                    for c in range((y + h) * features, (y + h + 1) * features):
-                        z[c] *= part
-            logarithms(total, heads)
-            for h in range(heads):
-                lse[y + h] = top[h] + total[h]
+from mpnn.native.products import dots, gather, kinked
+from mpnn.native.steps import (
+    AHEAD,
+    added,
+    ahead,
+    bent,
+    biased,
+    called,
+    cleared,
+    featured,
+    lowered,
+    next_jobs,
+    room,
+    scaled,
+    sums,
+)  # fmt: skip
 
 
 @cache
-def forward_entry(number, narrow, lanes, value_lanes, head_lanes):
-    """The pass for numbers of these types and vectors of these lengths."""
+def forward(kind, number, narrow, lanes, value_lanes, head_lanes):
+    """The pass for one kind of scores, numbers of these types and vectors of these lengths."""
+    zero, first_place = number(0), narrow(0)
 
-    def forward_jobs(address):
-        kind, sizes, steps, numbers, rows, given, own, work = called(address, number, narrow)
-        first, last = next_jobs(address)
-        while first < last:
-            forward(
-                first, last, kind, sizes, steps, numbers, rows, given, own, work, lanes, value_lanes, head_lanes
-            )  # fmt: skip
-            first, last = next_jobs(address)
+    def forward(address):
+        sizes, steps, numbers, graph, items_, inputs, has_bias, _, own, work = called(address, zero, first_place)
+        n, m, edges, heads, width, wide, features, slots, near = sizes
+        (scale, slope), (items, start, col, places), (a, b, vector, u, feature, bias, v) = numbers, graph, inputs
+        p = pointer(work, zero)
+        top = pointer(work + 8 * room(heads), zero)  # the largest scores, and what is taken from all
+        total = pointer(work + 8 * (room(heads) + 2 * heads), zero)
+        job, last = next_jobs(address)
+        while job < last:
+            batch, item = divmod(job, items_)
+            slot = items[item * 5 + 4]
+            away = 3 if slot >= 0 else 0
+            out, z, lse = pointer(own[away], zero), pointer(own[1 + away], zero), pointer(own[2 + away], zero)
+            for row in range(items[item * 5], items[item * 5 + 1]):
+                lo, hi = start[row], start[row + 1]
+                if slot >= 0:
+                    lo, hi = items[item * 5 + 2], items[item * 5 + 3]
+                y = (batch * slots + slot if slot >= 0 else batch * n + row) * heads
+                i, far = batch * n + row, batch * m
+                for h in range(heads):
+                    top[h], total[h] = -np.inf, 0
+                cleared(out, y * wide, (y + heads) * wide, value_lanes)
+                for c in range(y * features, (y + heads) * features):
+                    z[c] = 0
+                for begin in range(lo, hi, BLOCK):
+                    count = min(BLOCK, hi - begin)
+                    if not near:
+                        one, end = min(begin + AHEAD, edges), min(begin + count + AHEAD, edges)
+                        ahead(b, one, end, col, far, heads * width)
+                        ahead(v, one, end, col, far, heads * wide)
+                    if kind == SUM:
+                        added(p, count, heads, (a, i * heads), b, far, col, begin, head_lanes)
+                    elif kind == PRODUCT:
+                        dots(p, count, heads, a, i * heads * width, b, far, col, begin, width, lanes)
+                        featured(p, count, heads, u, i, far, col, begin, feature, batch * steps[1], places, features)
+                        scaled(p, count * heads, scale)
+                    else:
+                        kinked(
+                            p, count, heads, vector, batch * steps[0], a, i * heads * width, b, far, col, begin, width,
+                            slope, lanes,
+                        )  # fmt: skip
+                    if has_bias:
+                        biased(p, count, heads, bias, batch * steps[2], begin, places, False)
+                    if kind == SUM:
+                        bent(p, p, count * heads, slope)
+                    for h in range(0, heads, len(head_lanes)):
+                        most = load(top, h, head_lanes)
+                        for x in range(count):
+                            most = more(load(p, x * heads + h, head_lanes), most)
+                        store(top, heads + h, most)
+                    for h in range(heads):
+                        most_ = top[heads + h]
+                        shift = most_ if most_ > -np.inf or most_ != most_ else zero
+                        if begin > lo:
+                            less = np.exp(top[h] - shift)
+                            total[h] *= less
+                            for c in range((y + h) * wide, (y + h + 1) * wide):
+                                out[c] *= less
+                            for c in range((y + h) * features, (y + h + 1) * features):
+                                z[c] *= less
+                        top[h], top[heads + h] = most_, shift
+                    lowered(p, count, heads, top, 1, 0, col, begin, head_lanes)
+                    exponentials(p, count * heads)
+                    sums(total, 0, p, count, heads, head_lanes)
+                    gather(out, y * wide, p, count, heads, v, far, col, begin, wide, value_lanes)
+                    for x in range(count if features else 0):
+                        f = (batch * steps[1] + begin + x) * features
+                        for h in range(heads):
+                            for c in range(features):
+                                z[(y + h) * features + c] += p[x * heads + h] * feature[f + c]
+                for h in range(heads):
+                    if total[h] > 0 or total[h] != total[h]:
+                        part = number(1) / total[h]
+                        for c in range((y + h) * wide, (y + h + 1) * wide, len(value_lanes)):
+                            store(out, c, times(load(out, c, value_lanes), splat(p, part, value_lanes)))
+                        for c in range((y + h) * features, (y + h + 1) * features):
+                            z[c] *= part
+                logarithms(total, heads)
+                for h in range(heads):
+                    lse[y + h] = top[h] + total[h]
+            job += 1
+            if job == last:
+                job, last = next_jobs(address)
 
-    return entry(forward_jobs, number, narrow, lanes, value_lanes, head_lanes)
+    return entry(forward, kind, number, narrow, lanes, value_lanes, head_lanes)
 
 
 @compiled

@@ -129,7 +129,9 @@ def bend(typing: Any, v: Any, slope: Any) -> Any:
 
     def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         above = builder.fcmp_ordered(">", args[0], same(args[0].type, 0.0))
-        return builder.select(above, same(args[0].type, 1.0), splatted(builder, args[1], v.count))
+        return builder.select(
+            above, same(args[0].type, 1.0), splatted(builder, context.cast(builder, args[1], slope, v.dtype), v.count)
+        )
 
     return v(v, slope), make
 
@@ -140,7 +142,7 @@ def leaky(typing: Any, v: Any, slope: Any) -> Any:
 
     def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         x = args[0]
-        bent = builder.fmul(x, splatted(builder, args[1], v.count), flags=FLAGS)
+        bent = builder.fmul(x, splatted(builder, context.cast(builder, args[1], slope, v.dtype), v.count), flags=FLAGS)
         as_it_is = builder.or_(
             builder.fcmp_ordered(">", x, same(x.type, 0.0)), builder.fcmp_ordered("==", x, same(x.type, float("-inf")))
         )

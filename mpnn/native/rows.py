@@ -60,10 +60,10 @@ class Rows:
         features = 0 if call.held[3] is None else call.held[3].shape[3]
         made = [a.new_empty(batch, n, heads, *size) for size in ((wide,), (features,), ())]
         parts = [a.new_empty(batch, slots, heads, *size) for size in ((wide,), (features,), ())] if slots else []
-        call.run(forward.forward_entry, 1, *at(*made, *parts))
+        call.run(forward.forward, 1, *at(*made, *parts))
         if slots:
             sizes, long = (n, heads, wide, features, slots, batch), call.jobs.long
-            forward.join(sizes, call.fixed[0](0), *at(long), len(long), at(*parts), at(*made))
+            forward.join(sizes, call.fixed[1](0), *at(long), len(long), at(*parts), at(*made))
         return made[0], made[1], made[2]
 
     def backward(
@@ -84,7 +84,7 @@ class Rows:
         d_feature = a.new_zeros(batch, *feature.shape[1:]) if needed[4] else None
         d_bias = a.new_empty(batch, self.csr.row.shape[0], heads) if needed[5] else None
         made = at(d_a, d_u, *parts, share, d_vector, d_feature, d_bias)
-        call.run(by_target.by_target_entry, 2, *at(grad, grad_z, out, z, lse), *made)
+        call.run(by_target.by_target, 2, *at(grad, grad_z, out, z, lse), *made)
         self._add_up(call, (d_a, d_u), parts)
         d_b, d_value = b.new_empty(b.shape), value.new_empty(value.shape)
         if needed[1] or needed[6]:
@@ -92,7 +92,7 @@ class Rows:
             slots = call.jobs.slots
             parts = [a.new_empty(batch, slots, *t.shape[2:]) for t in (d_b, d_value)] if slots else [None, None]
             made = (*at(grad, grad_z, share, lse), 0, *at(d_b, d_value, *parts))
-            call.run(by_source.by_source_entry, 2, *made)
+            call.run(by_source.by_source, 2, *made)
             self._add_up(call, (d_b, d_value), parts)
         summed = None if d_vector is None else d_vector.sum(1)
         found = (d_a, d_b, summed, d_u, d_feature, d_bias, d_value)
@@ -100,13 +100,13 @@ class Rows:
 
     @staticmethod
     def _add_up(call: Call, made: tuple[Tensor, ...], parts: list) -> None:
-        from mpnn.native import backward
+        from mpnn.native import by_source
 
         jobs = call.jobs
         if jobs.slots:
             for y, x in zip(made, parts, strict=True):
                 where = at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], math.prod(y.shape[2:])
-                backward.add_up(call.fixed[0](0), y.shape[1], *where, *at(x, y))
+                by_source.add_up(call.fixed[1](0), y.shape[1], *where, *at(x, y))
 
     def explicit(self, *inputs: Any) -> tuple[Tensor, Tensor]:
         """The same as plain torch operations, for derivatives of any order: it holds the edges' channels."""

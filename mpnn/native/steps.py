@@ -1,18 +1,18 @@
-"""What the passes over rows are made of, as numba functions: products of a row with its neighbours, and sums of them.
+"""What the passes over rows are made of, as numba functions: how they are called, and steps over scores.
 
 A row meets at most BLOCK edges at a time. What is computed of them and their heads stands in buffers of a thread, the
-heads of an edge side by side. A row's own numbers, and what its neighbours add up to, stay in registers: loops go over
-heads and channels first, and over edges within.
+heads of an edge side by side.
 """
 
 from __future__ import annotations
 
 from mpnn.native.compiled import compiled, pointer, prefetch, several, taken
-from mpnn.native.jobs import BLOCK, PRODUCT, SUM
-from mpnn.native.lanes import leaky, less, load, plus, splat, store, times, total, totals
+from mpnn.native.jobs import BLOCK
+from mpnn.native.lanes import leaky, less, load, plus, splat, store, times
+from mpnn.native.powers import FLAT
 from mpnn.native.threads import LEADING
 
-PAIR, SIZES, STEPS, ROWS, GIVEN, OWN = ((0,) * n for n in (2, 10, 3, 5, 7, 13))
+PAIR, SIZES, STEPS, ROWS, GIVEN, OWN = ((0,) * n for n in (2, 9, 3, 5, 7, 13))
 AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbers of a cache line
 
 
@@ -31,34 +31,18 @@ def next_jobs(address):
 
 
 @compiled
-def called(address, number, narrow):
-    """What a pass is called with, as ``Rows`` wrote it: kind, sizes, steps, numbers, rows, inputs, and its own; with a
-    space of the thread's own."""
+def called(address, zero, narrow):
+    """What a pass is called with, as ``mpnn.native.calls`` wrote it: sizes, steps, (scale, slope), items, starts of
+    rows, far ends, places, how many items, inputs, addresses of its own, and space of the thread's own."""
     block, i = pointer(address, 0), LEADING
     work = block[4] + taken(block, 1) * block[5]
-    scale, slope = several(pointer(address + 8 * i, 0.0), 0, PAIR)
-    numbers = number(scale), number(slope), 0, narrow(0)
-    sizes, steps, rows = several(block, i + 3, SIZES), several(block, i + 13, STEPS), several(block, i + 16, ROWS)
-    return block[i + 2], sizes, steps, numbers, rows, several(block, i + 21, GIVEN), several(block, i + 28, OWN), work
-
-
-@compiled
-def opened(scale, given):
-    """The inputs as numbers at addresses."""
-    a, b, vector, u = (
-        pointer(given[0], scale),
-        pointer(given[1], scale),
-        pointer(given[2], scale),
-        pointer(given[3], scale),
-    )
-    return a, b, vector, u, pointer(given[4], scale), pointer(given[5], scale), pointer(given[6], scale)
-
-
-@compiled
-def opened_rows(numbers, rows):
-    """Jobs, starts of rows, far ends, and places in the rows' order of the transpose's edges."""
-    _, _, whole, narrow = numbers
-    return pointer(rows[0], whole), pointer(rows[1], whole), pointer(rows[2], narrow), pointer(rows[3], whole)
+    numbers = several(pointer(address + 8 * i, 0.0), 0, PAIR)
+    sizes, steps, rows = several(block, i + 2, SIZES), several(block, i + 11, STEPS), several(block, i + 14, ROWS)
+    given, own = several(block, i + 19, GIVEN), several(block, i + 26, OWN)
+    a, b, vector, u = pointer(given[0], zero), pointer(given[1], zero), pointer(given[2], zero), pointer(given[3], zero)
+    inputs = a, b, vector, u, pointer(given[4], zero), pointer(given[5], zero), pointer(given[6], zero)
+    jobs = pointer(rows[0], 0), pointer(rows[1], 0), pointer(rows[2], narrow), pointer(rows[3], 0)
+    return sizes, steps, numbers, jobs, rows[4], inputs, given[5] != 0, rows[3] != 0, own, work
 
 
 @compiled
@@ -71,7 +55,7 @@ def ahead(x, lo, end, col, base, size):
 
 
 @compiled
-def zero(x, first, last, lanes):
+def cleared(x, first, last, lanes):
     """x[first:last] = 0, where their number is a multiple of the lanes."""
     nothing = splat(x, 0, lanes)
     for c in range(first, last, len(lanes)):
@@ -79,129 +63,66 @@ def zero(x, first, last, lanes):
 
 
 @compiled
-def dots(p, count, heads, own, i, other, base, col, lo, width, lanes):
-    """p[x, h] = own[i, h] · other[base + col[lo + x], h], each of ``width`` channels."""
-    n, size = len(lanes), heads * width
-    h = 0
-    if n >= 4 and width == n:
-        while h + 4 <= heads:
-            k = h * width
-            a0, a1 = load(own, i + k, lanes), load(own, i + k + n, lanes)
-            a2, a3 = load(own, i + k + 2 * n, lanes), load(own, i + k + 3 * n, lanes)
-            for x in range(count):
-                j = (base + col[lo + x]) * size + k
-                store(p, x * heads + h, totals(
-                    times(a0, load(other, j, lanes)), times(a1, load(other, j + n, lanes)),
-                    times(a2, load(other, j + 2 * n, lanes)), times(a3, load(other, j + 3 * n, lanes)),
-                ))  # fmt: skip
-            h += 4
-    while h < heads:
+def sums(y, o, p, count, heads, head_lanes):
+    """y[o, h] += Σ_x p[x, h]."""
+    for h in range(0, heads, len(head_lanes)):
+        all_ = load(y, o + h, head_lanes)
         for x in range(count):
-            j, sum_ = (base + col[lo + x]) * size + h * width, splat(own, 0, lanes)
-            for c in range(0, width, n):
-                sum_ = plus(sum_, times(load(own, i + h * width + c, lanes), load(other, j + c, lanes)))
-            p[x * heads + h] = total(sum_)
-        h += 1
+            all_ = plus(all_, load(p, x * heads + h, head_lanes))
+        store(y, o + h, all_)
 
 
 @compiled
-def kinked(p, count, heads, vector, k, own, i, other, base, col, lo, width, slope, lanes):
-    """p[x, h] = vector[k, h] · leaky(own[i, h] + other[base + col[lo + x], h])."""
-    size = heads * width
-    for h in range(heads):
+def lowered(p, count, heads, y, row, base, col, lo, head_lanes):
+    """p[x, h] -= y[row, h]; -inf where that is -inf. Where ``row`` is negative it is base + col[lo + x]."""
+    for h in range(0, heads, len(head_lanes)):
+        own = load(y, max(row, 0) * heads + h, head_lanes)
         for x in range(count):
-            j, sum_ = (base + col[lo + x]) * size + h * width, splat(own, 0, lanes)
-            for c in range(0, width, len(lanes)):
-                met = plus(load(own, i + h * width + c, lanes), load(other, j + c, lanes))
-                sum_ = plus(sum_, times(load(vector, k + h * width + c, lanes), leaky(met, slope)))
-            p[x * heads + h] = total(sum_)
+            by = own if row >= 0 else load(y, (base + col[lo + x]) * heads + h, head_lanes)
+            store(p, x * heads + h, less(load(p, x * heads + h, head_lanes), by))
 
 
 @compiled
-def gather(y, o, p, count, heads, other, base, col, lo, width, lanes):
-    """y[o, h] += Σ_x p[x, h] · other[base + col[lo + x], h], each of ``width`` channels."""
-    n, size = len(lanes), heads * width
-    h = 0
-    if width == n:
-        while h + 4 <= heads:
-            k = o + h * width
-            s0, s1, s2, s3 = (
-                load(y, k, lanes),
-                load(y, k + n, lanes),
-                load(y, k + 2 * n, lanes),
-                load(y, k + 3 * n, lanes),
-            )
-            for x in range(count):
-                j, w = (base + col[lo + x]) * size + h * width, x * heads + h
-                s0 = plus(s0, times(splat(p, p[w], lanes), load(other, j, lanes)))
-                s1 = plus(s1, times(splat(p, p[w + 1], lanes), load(other, j + n, lanes)))
-                s2 = plus(s2, times(splat(p, p[w + 2], lanes), load(other, j + 2 * n, lanes)))
-                s3 = plus(s3, times(splat(p, p[w + 3], lanes), load(other, j + 3 * n, lanes)))
-            store(y, k, s0)
-            store(y, k + n, s1)
-            store(y, k + 2 * n, s2)
-            store(y, k + 3 * n, s3)
-            h += 4
-    while h < heads:
-        for c in range(h * width, (h + 1) * width, n):
-            sum_ = load(y, o + c, lanes)
-            for x in range(count):
-                j = (base + col[lo + x]) * size + c
-                sum_ = plus(sum_, times(splat(p, p[x * heads + h], lanes), load(other, j, lanes)))
-            store(y, o + c, sum_)
-        h += 1
+def added(p, count, heads, own, other, base, col, lo, head_lanes):
+    """p[x, h] = own[h] + other[base + col[lo + x], h]; ``own`` is a place of its first number."""
+    for h in range(0, heads, len(head_lanes)):
+        mine = load(own[0], own[1] + h, head_lanes)
+        for x in range(count):
+            store(p, x * heads + h, plus(mine, load(other, (base + col[lo + x]) * heads + h, head_lanes)))
 
 
 @compiled
-def scores(
-    p, lo, count, by_source, kind, numbers, sizes, steps, entry, row, col, places, placed, given, biased, lanes,
-    head_lanes,
-):  # fmt: skip
-    """p[x, h] = the score of the edges lo … lo + count of a row; of SUM what its leaky is taken of."""
-    n, m, _edges, heads, width, _wide, features, _slots, _batch, _near = sizes
-    scale, slope, _, _ = numbers
-    a, b, vector, u, feature, bias, _ = opened(scale, given)
-    own, other, here, there = a, b, n, m
-    if by_source:
-        own, other, here, there = b, a, m, n
-    i, base = (entry * here + row) * heads * width, entry * there
-    if kind == SUM:
-        for x in range(count):
-            j = (base + col[lo + x]) * heads
-            for h in range(0, heads, len(head_lanes)):
-                store(p, x * heads + h, plus(load(own, i + h, head_lanes), load(other, j + h, head_lanes)))
-    elif kind == PRODUCT:
-        dots(p, count, heads, own, i, other, base, col, lo, width, lanes)
-        for x in range(count if features else 0):
-            e = places[lo + x] if placed else lo + x
-            target = col[lo + x] if by_source else row
-            k, f = (entry * n + target) * heads * features, entry * steps[1] + e * features
-            for h in range(heads):
-                more = scale * 0
-                for c in range(features):
-                    more += u[k + h * features + c] * feature[f + c]
-                p[x * heads + h] += more
-        for x in range(count * heads):
-            p[x] *= scale
-    else:
-        kinked(p, count, heads, vector, entry * steps[0], own, i, other, base, col, lo, width, slope, lanes)
-    for x in range(count if biased else 0):
-        e = entry * steps[2] + (places[lo + x] if placed else lo + x) * heads
+def featured(p, count, heads, y, row, base, col, lo, feature, f, places, features):
+    """p[x, h] += y[row, h] · feature[f + edge]. Where ``row`` is negative it is base + col[lo + x], and the edges'
+    places are in ``places``; else they are lo + x."""
+    for x in range(count if features else 0):
+        k = (row if row >= 0 else base + col[lo + x]) * heads
+        e = (f + (lo + x if row >= 0 else places[lo + x])) * features
+        for h in range(heads):
+            for c in range(features):
+                p[x * heads + h] += y[(k + h) * features + c] * feature[e + c]
+
+
+@compiled
+def biased(p, count, heads, bias, first, lo, places, placed):
+    """p[x, h] += bias[first + edge, h]."""
+    for x in range(count):
+        e = (first + (places[lo + x] if placed else lo + x)) * heads
         for h in range(heads):
             p[x * heads + h] += bias[e + h]
 
 
 @compiled
-def weights(p, raw, count, heads, kind, lse, base, col, lo, fixed, slope, head_lanes):
-    """p[x, h] = score - log-sum-exp of its target: of ``fixed``, or where that is negative of col[lo + x].
+def scaled(p, count, scale):
+    """p · scale."""
+    for x in range(0, count, len(FLAT)):
+        store(p, x, times(load(p, x, FLAT), splat(p, scale, FLAT)))
 
-    Of SUM the scores before leaky are kept in ``raw``."""
-    for h in range(0, heads, len(head_lanes)):
-        own = load(lse, max(fixed, 0) * heads + h, head_lanes)
-        for x in range(count):
-            s = load(p, x * heads + h, head_lanes)
-            if kind == SUM:
-                store(raw, x * heads + h, s)
-                s = leaky(s, slope)
-            all_ = own if fixed >= 0 else load(lse, (base + col[lo + x]) * heads + h, head_lanes)
-            store(p, x * heads + h, less(s, all_))
+
+@compiled
+def bent(p, raw, count, slope):
+    """p = leaky(p), which ``raw`` holds as it was."""
+    for x in range(0, count, len(FLAT)):
+        s = load(p, x, FLAT)
+        store(raw, x, s)
+        store(p, x, leaky(s, slope))
