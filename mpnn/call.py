@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from mpnn.edges import Edges, blocks_of
+from mpnn.listing import enumerate_edges, own_edges
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.base import enumerate_edges, own_edges
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.slots import SameSet
@@ -41,6 +41,7 @@ class Call:
     centres: Tensor | None = None  # the source that stands for each target, where the rule fixes targets
     one_set: bool = False  # two tokens, keys and queries, of one set
     transformed: bool = False  # inside a functional transform
+    expression: str | None = None  # the class of the expression that ``neighbours`` stand for
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
     def again(self) -> Call:
@@ -97,7 +98,7 @@ class Call:
         """A person's own rule may return more than the rows it was asked for."""
         if self.neighbours.enumerates or isinstance(self.neighbours, Graph):
             return edges
-        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device)
+        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device, self.target_tokens)
         inside = (edges.target >= rows.start) & (edges.target < rows.stop)
         return edges if bool(inside.all()) else edges.take(inside.nonzero().squeeze(-1))
 

@@ -21,6 +21,22 @@ def compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def autocasting(device: str) -> bool:
+    """Whether autocast acts on this kind of device; torch raises for the meta device, which has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def dense(argument: str, x: Tensor, legend: str) -> None:
+    """Refuse tokens that are no plain tensor of numbers: nested, sparse and the like."""
+    if x.is_nested:
+        raise TypeError(
+            f"expected {argument} to be a dense tensor {legend}, got a nested tensor; pad it, "
+            "torch.nested.to_padded_tensor, and pass mask=, or join its samples and pass batch="
+        )
+    if x.layout is not torch.strided:
+        raise TypeError(f"expected {argument} to be a dense tensor {legend}, got one of layout {x.layout}")
+
+
 def transforms() -> tuple[str, ...]:
     """The active functional transforms, outermost first: "grad", "vmap", "jvp"; "jvp" too inside a dual level."""
     if torch.compiler.is_compiling():

@@ -57,7 +57,8 @@ class Plan:
     def __str__(self) -> str:
         s = self.spec
         part = "groups" if s.family == "groups" else "heads"
-        call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources"
+        rule = s.neighbours if s.expression is None else f"{s.expression} (its pairs are those of {s.neighbours})"
+        call = f"{rule} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources"
         call += f", {self.edges:,} edges"
         width = f"{s.channels} → {s.out_channels} channels, {s.parts} {part}, {s.dtype} on {s.device}"
         lines = [

@@ -19,10 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "lazy",
     "checks",
+    "slips",
     "limits",
     "memo",
     "cover",
     "edges",
+    "edge_index",
+    "added_loops",
     "functions",
     "pairs",
     "scores",
@@ -34,6 +37,9 @@ ORDER = (
     "tokens",
     "positions",
     "slots",
+    "listing",
+    "lattice",
+    "nearness",
     "neighbours",
     "call",
     "normalise",
@@ -122,9 +128,7 @@ def violations(texts: Mapping[str, str]) -> list[str]:
         if rank[there] > rank[here]:
             found.append(f"{module}:{line} imports {target}, which stands after it")
         elif (
-            here == there in ONE_IDEA_A_FILE
-            and module.count(".") > 1
-            and not f"{target}.".startswith(f"{root}.{here}.base.")
+            here == there in ONE_IDEA_A_FILE and module.count(".") > 1 and not target.startswith(f"{root}.{here}.base")
         ):
             found.append(f"{module}:{line} imports {target}; of its own folder it may import only base")
     return list(dict.fromkeys(found))

@@ -35,7 +35,9 @@ PARTS: list[PartKernel] = []  # best first, filled where the kernels are listed:
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no union of parts."""
     why = []
-    if not spec.union:
+    if spec.expression is not None:
+        why.append(f"its pairs are those of one rule, {spec.neighbours}, which runs alone")
+    elif not spec.union:
         why.append("needs a union, a | b, whose parts are joined")
     if spec.weight not in ("QKSoftmax", "attend"):
         why.append(NO_PRODUCTS)

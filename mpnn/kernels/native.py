@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.functions import apply, eager_linear
+from mpnn.functions import apply, eager_linear, heard
 from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
@@ -97,6 +97,8 @@ class _Part:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
+    if _overheard(call):
+        return reference(call)
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     dtype, bias = wide(call.value.dtype), _bias(call, csr)
     if "query" not in call.nodes:
@@ -140,6 +142,18 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return rule.finish(y.view(shape), x)
 
     return run
+
+
+def _overheard(call: Call) -> bool:
+    """Whether somebody listens to a module that this kernel knows by its parameters and never calls, or has put another
+    in its place: then the definition runs, which calls it."""
+    rule = call.weight
+    if "query" in call.nodes:
+        edge = None if call.attr is None else rule.edge
+        return edge is not None and (type(edge).forward is not torch.nn.Linear.forward or heard(edge))
+    network = rule.network
+    activation = network.activation
+    return heard(network) or (isinstance(activation, torch.nn.Module) and heard(activation))
 
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple:

@@ -20,7 +20,7 @@ from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.normalise import inverse_root, messages_of, normalised
 from mpnn.pairs import Pairs
-from mpnn.recompute import drop, fresh_seed, recomputed
+from mpnn.recompute import Unwritten, drop, fresh_seed, recomputed
 from mpnn.segments import segment_max, segment_maximum, segment_sum
 from mpnn.spec import Spec
 
@@ -100,6 +100,7 @@ def _one_of_many(call: Call) -> OneBlock:
     )
     if not wanted or plain or transforms():
         return lambda rows, edges, slot: _block(call, rows, edges, slot)
+    read = Unwritten(call)
 
     def one_block(rows: slice | None, edges: Edges, slot: Tensor | None) -> Tensor:
         seed = fresh_seed() if call.dropout else None
@@ -111,7 +112,7 @@ def _one_of_many(call: Call) -> OneBlock:
             )
             return _block(fresh, rows, edges, slot, seed)
 
-        return recomputed(block, modules, tensors)
+        return recomputed(block, modules, tensors, read)
 
     return one_block
 

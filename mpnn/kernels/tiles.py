@@ -17,7 +17,7 @@ from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, four
 from mpnn.reasons import TRACED, no_fused_products
-from mpnn.recompute import drop, fresh_seed, recomputed
+from mpnn.recompute import Unwritten, drop, fresh_seed, recomputed
 from mpnn.scores import all_heads
 from mpnn.spec import Spec, learned_bias
 from mpnn.tiles import Group, tiles_of
@@ -151,12 +151,12 @@ def _written_out(call: Call) -> Tensor:
         tensors["score_bias"] = call.nodes["score_bias"]
     q, width = tensors["query"], tensors["value"].shape[-1]
     modules = [] if module is None else [module]
-    outs = []
+    outs, unwritten = [], Unwritten(call)
     for group in tiles_.groups if q.numel() else ():
         _, targets, sources = group.shape
         for tiles in group.chunks(q.shape[0] * heads * (3 * targets * sources + 2 * sources * width)):
             seed = fresh_seed() if call.dropout else None
-            outs.append(recomputed(_block(call, group, tiles, seed), modules, tensors))
+            outs.append(recomputed(_block(call, group, tiles, seed), modules, tensors, unwritten))
     if outs:
         y = tiles_.back(torch.cat(outs, 1).transpose(0, 1)).transpose(0, 1)
     else:  # no pair: zeros that still have a gradient, of zeros, to all that is read

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from door.layers import x
 from door.wrong import T, V, Wrong, joined
-from mpnn import use_kernels
+from mpnn import attend, use_kernels
 from mpnn.models import CNN, GNN, MLP, Network, Transformer
-from mpnn.neighbours import AllTokens
+from mpnn.neighbours import AllTokens, Window
 from mpnn.weights import QKSoftmax
 
 
@@ -60,7 +61,7 @@ MODELS: dict[str, Wrong] = {
     "plan": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2)).plan(x(3, 4), attn_mask=None),
         T,
-        "unexpected argument 'attn_mask'; it takes .*pair_mask",
+        r"plan\(\) got an unexpected argument 'attn_mask'; pair_mask= takes a bool mask .*it takes .*pair_mask",
     ),
     "MLP of one": (lambda: MLP((4,)), V, r"sizes.*got \(4,\)"),
     "MLP of 0": (lambda: MLP((4, 0, 3)), V, "≥ 1, got 0"),
@@ -88,6 +89,39 @@ MODELS: dict[str, Wrong] = {
     "Network argument": (
         lambda: Network([])(x(3, 4), key_padding_mask=None),
         T,
-        "unexpected keyword argument 'key_padding_mask'",
+        "the network got an unexpected argument 'key_padding_mask'; mask= takes .*give its opposite; it takes x, ",
+    ),
+    "layer nested": (
+        lambda: joined(Window(1), QKSoftmax(4, 2))(torch.nested.nested_tensor([x(3, 4), x(2, 4)], layout=torch.jagged)),
+        T,
+        r"x to be a dense tensor \(..., N, C\), got a nested tensor; pad it, .*mask=, or join .* batch=",
+    ),
+    "attend nested": (
+        lambda: attend(
+            *(torch.nested.nested_tensor([x(3, 2, 4), x(2, 2, 4)], layout=torch.jagged).transpose(1, 2),) * 3,
+            AllTokens(),
+        ),
+        T,
+        r"q to be a dense tensor \(..., heads, N, D\), got a nested tensor; pad it",
+    ),
+    "layer sparse": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4).to_sparse()),
+        T,
+        r"x to be a dense tensor \(..., N, C\), got one of layout torch.sparse_coo",
+    ),
+    "layer is_causal": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4), is_causal=True),
+        T,
+        r"the layer got an unexpected argument 'is_causal'; a causal .*AllTokens\(causal=True\).*; it takes x, ",
+    ),
+    "layer edge_weights": (
+        lambda: joined(AllTokens(), QKSoftmax(4, 2))(x(3, 4), edge_weights=None),
+        T,
+        "the layer got an unexpected argument 'edge_weights'; did you mean 'edge_weight'",
+    ),
+    "attend attn_mask": (
+        lambda: attend(x(2, 3, 4), x(2, 3, 4), x(2, 3, 4), AllTokens(), attn_mask=None),
+        T,
+        "attend got an unexpected argument 'attn_mask'; pair_mask= takes .*score_bias= floats; it takes q, k, v, ",
     ),
 }
