@@ -141,7 +141,7 @@ class Call:
     def normalised(self, pairs: Pairs, slot: Tensor | None, first: int, rows: int) -> tuple[Tensor, Tensor | None]:
         """The weights of a block as they are used, before dropout, and which edges no mask removes."""
         keep = self.keep(pairs.edges)
-        weight = self._per_edge(pairs)
+        weight = self.per_edge(pairs)
         if self.weight.normalise == "softmax":
             return segment_softmax(weight, keep, pairs.target - first, rows), keep
         scale = self.scale(pairs.edges, slot, keep, first, rows)
@@ -149,7 +149,8 @@ class Call:
             weight = weight * scale.to(wide(weight.dtype))
         return (weight if keep is None else weight.masked_fill(~keep, 0)), keep
 
-    def _per_edge(self, pairs: Pairs) -> Tensor:
+    def per_edge(self, pairs: Pairs) -> Tensor:
+        """What the rule says of a block, checked: (..., E, heads) or (..., E, in·out/groups)."""
         rule = self.weight
         weight = rule.per_edge(pairs)
         if rule.heads is None:

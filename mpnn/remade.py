@@ -1,0 +1,130 @@
+"""Remade: rows of an output made some at a time, and made again in the backward, so that memory is that of a few rows.
+
+One Function holds all of it, adds up the gradients in place, and knows what a person's network reads besides the
+tokens (:mod:`mpnn.reads`). Random numbers and autocast are in the backward what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mpnn.checks import transforms, wide
+from mpnn.reads import Reading, leaves_of, read_besides
+
+Work = Callable[[list[Tensor], slice], Tensor]  # (tensors, rows) → (..., rows, C)
+
+
+def by_rows(work: Work, rows: Sequence[slice], tensors: list[Tensor]) -> Tensor:
+    """The outputs work(tensors, rows) of all rows, joined: (..., N, C).
+
+    Under functional transforms, and where a network reads what cannot be known, every part keeps what its backward
+    needs.
+    """
+    if torch.is_grad_enabled() and not transforms():
+        first = slice(rows[0].start, rows[0].start + 1)
+        besides = read_besides(lambda given: work(given, first), tensors)
+        every = [*tensors, *(besides or ())]
+        if besides is not None and any(t.requires_grad for t in every):
+            return _Remade.apply(work, rows, len(tensors), besides, *every)
+    return torch.cat([work(tensors, r) for r in rows], -2)
+
+
+class _Remade(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, work: Work, rows: Sequence[slice], given: int, besides: list[Tensor], *tensors: Tensor
+    ) -> Tensor:
+        ctx.work, ctx.rows, ctx.given, ctx.besides = work, rows, given, besides
+        ctx.save_for_backward(*tensors)
+        ctx.setting = _Setting(tensors[0].device)
+        y = torch.cat([work(list(tensors[:given]), r) for r in rows], -2)
+        ctx.setting.forget_unused()
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple:
+        needed, twice = ctx.needs_input_grad[4:], torch.is_grad_enabled()
+        with torch.enable_grad(), ctx.setting.again():
+            ends = [
+                t if twice else t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)
+            ]
+            ends = [t.view_as(t) for t in ends]  # ends of the graph, whatever these tensors come from
+            wanted = [t for t, n in zip(ends, needed, strict=True) if n]
+            found: Any = _twice(ctx, ends, wanted, grad) if twice else _once(ctx, ends, wanted, grad)
+        grads = iter(found)
+        return (None, None, None, None, *[next(grads) if n else None for n in needed])
+
+
+def _once(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> list[Tensor]:
+    """Gradients of all rows, some rows at a time."""
+    totals = [torch.zeros_like(t, dtype=wide(t.dtype), requires_grad=False) for t in wanted]
+    for rows in ctx.rows:
+        y = _again(ctx, ends, rows)
+        if y.requires_grad:
+            own = grad.narrow(-2, rows.start, rows.stop - rows.start)
+            found = torch.autograd.grad(y, wanted, own, allow_unused=True)
+            with torch.no_grad():
+                for total, g in zip(totals, found, strict=True):
+                    if g is not None:
+                        total += g
+    return [total.to(t.dtype) for total, t in zip(totals, wanted, strict=True)]
+
+
+def _twice(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients that can be differentiated themselves."""
+    y = torch.cat([_again(ctx, ends, rows) for rows in ctx.rows], -2)
+    return torch.autograd.grad(y, wanted, grad, create_graph=True, allow_unused=True)
+
+
+def _again(ctx: Any, ends: list[Tensor], rows: slice) -> Tensor:
+    given, besides = ends[: ctx.given], ends[ctx.given :]
+    if besides:
+        with Reading({id(t): (t, end) for t, end in zip(ctx.besides, besides, strict=True)}):
+            y = ctx.work(given, rows)
+    else:
+        y = ctx.work(given, rows)
+    if leaves_of(y, ends):
+        raise RuntimeError(
+            "expected a network that reads the same tensors for all targets, got one that reads a tensor that wants a "
+            f"gradient at targets {rows.start} to {rows.stop - 1}, and not at target {ctx.rows[0].start}; let it read "
+            "that at every call"
+        )
+    return y
+
+
+class _Setting:
+    """The random numbers and the autocast of a forward, for its backward."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, kind = device, device.type
+        self.autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        self.states: list[Tensor] | None = self._states()
+
+    def _states(self) -> list[Tensor]:
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else states
+
+    def forget_unused(self) -> None:
+        """Nothing was drawn: the backward needs no state."""
+        assert self.states is not None
+        if all(torch.equal(a, b) for a, b in zip(self.states, self._states(), strict=True)):
+            self.states = None
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        enabled, dtype = self.autocast
+        kind = self.device.type
+        with torch.autocast(kind, dtype, enabled):
+            if self.states is None:
+                yield
+                return
+            with torch.random.fork_rng([self.device] if kind == "cuda" else []):
+                torch.set_rng_state(self.states[0])
+                for state in self.states[1:]:
+                    torch.cuda.set_rng_state(state, self.device)
+                yield
