@@ -29,6 +29,7 @@ class Reading(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.lent, self.since, self.own = lent, since, {id(t) for t in own}
+        self.met: set[int] = set()  # those of lent that were read
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         given = {} if kwargs is None else {k: self._swapped(v) for k, v in kwargs.items()}
@@ -39,7 +40,10 @@ class Reading(TorchFunctionMode):
             found = self.lent.get(id(given))
             if found is None and self.since is not None and self._foreign(given, self.since):
                 found = self.lent[id(given)] = (given, given.detach().requires_grad_())
-            return given if found is None else found[1]
+            if found is None:
+                return given
+            self.met.add(id(given))
+            return found[1]
         if type(given) in (tuple, list):
             return type(given)(self._swapped(part) for part in given)
         if type(given) is dict:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 Block = Callable[[dict[str, Tensor]], Tensor]
 
 
-class _Holder(nn.Module):
+class Holder(nn.Module):
     """Lets a functional call replace the parameters that a block reads."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -32,7 +32,7 @@ class _Holder(nn.Module):
 def recomputed(block: Block, modules: Iterable[nn.Module], tensors: dict[str, Tensor]) -> Tensor:
     """block(tensors), where the block reads these tensors and the parameters of these modules, and nothing else that
     has a gradient. The backward runs the block again."""
-    holder = _Holder(modules)
+    holder = Holder(modules)
     parameters = dict(holder.named_parameters())
     names = list(tensors)
 

@@ -11,22 +11,57 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mpnn.checks import transforms, wide
 from mpnn.reads import Reading, leaves_of, read_besides
+from mpnn.recompute import Holder
 
 Work = Callable[[list[Tensor], slice], Tensor]  # (tensors, rows) → (..., rows, C)
 
 
-def by_rows(work: Work, rows: Sequence[slice], tensors: list[Tensor]) -> Tensor:
+def aggregate_by_rows(
+    call: Any,
+    rows: Sequence[slice],
+    first: slice,
+    aggregate: Callable[[Any, slice], Tensor],
+    by_axis: Sequence[str] = (),
+) -> Tensor:
+    """The aggregate of a call from aggregate(call, rows) of some targets each: (..., N, C).
+
+    ``first``: a few targets, whose aggregate tells what is read. ``by_axis``: names of tensors over tokens that are to
+    lie channel by channel.
+    """
+    rule = call.weight
+    modules = Holder(m for m in (rule, getattr(rule, "score_bias", None)) if isinstance(m, nn.Module))
+    parameters = dict(modules.named_parameters())
+    # each tensor once: one set of tokens stays one tensor, so that a rule sees that both ends are the same
+    data = {"attr": call.attr, "edge_weight": call.edge_weight}
+    named = call.nodes | {k: t for k, t in data.items() if t is not None}
+    tensors = list({id(t): t for t in named.values()}.values())
+    places = {k: next(i for i, other in enumerate(tensors) if other is t) for k, t in named.items()}
+    turned = {places[k] for k in by_axis if k in places}
+
+    def work(given: list[Tensor], rows: slice) -> Tensor:
+        own, nodes = call.again(), {k: given[i] for k, i in places.items()}
+        own.attr, own.edge_weight, own.bias = nodes.pop("attr", None), nodes.pop("edge_weight", None), None
+        own.nodes = nodes
+        if not parameters:
+            return aggregate(own, rows)
+        swapped = dict(zip(parameters, given[len(tensors) :], strict=True))
+        return torch.func.functional_call(modules, swapped, (lambda _: aggregate(own, rows), {}))
+
+    laid = [t.mT.contiguous().mT if i in turned else t for i, t in enumerate(tensors)]
+    return by_rows(work, rows, first, [*laid, *parameters.values()])
+
+
+def by_rows(work: Work, rows: Sequence[slice], first: slice, tensors: list[Tensor]) -> Tensor:
     """The outputs work(tensors, rows) of all rows, joined: (..., N, C).
 
     Under functional transforms, and where a network reads what cannot be known, every part keeps what its backward
     needs.
     """
     if torch.is_grad_enabled() and not transforms():
-        first = slice(rows[0].start, rows[0].start + 1)
         besides = read_besides(lambda given: work(given, first), tensors)
         every = [*tensors, *(besides or ())]
         if besides is not None and any(t.requires_grad for t in every):
@@ -84,8 +119,14 @@ def _twice(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> 
 def _again(ctx: Any, ends: list[Tensor], rows: slice) -> Tensor:
     given, besides = ends[: ctx.given], ends[ctx.given :]
     if besides:
-        with Reading({id(t): (t, end) for t, end in zip(ctx.besides, besides, strict=True)}):
+        with Reading({id(t): (t, end) for t, end in zip(ctx.besides, besides, strict=True)}) as reading:
             y = ctx.work(given, rows)
+        if rows is ctx.rows[0] and len(reading.met) < len(besides):
+            raise RuntimeError(
+                "expected a network that reads in the backward what it has read in the forward, got one that reads "
+                f"{len(reading.met)} of {len(besides)} tensors that want a gradient; what a function reads must not be "
+                "replaced before the backward"
+            )
     else:
         y = ctx.work(given, rows)
     if leaves_of(y, ends):

@@ -8,7 +8,6 @@ the backward makes each again, so that memory grows with the tokens and not with
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,15 +18,13 @@ from mpnn.dense_pairs import DensePairs
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.partial import all_heads
-from mpnn.remade import by_rows
+from mpnn.remade import aggregate_by_rows
 from mpnn.segments import row_softmax
 from mpnn.spec import Spec
 from mpnn.weights import EdgeNetwork
 
 name = "pairwise"
-CACHED = (
-    1 << 20
-)  # numbers that a rule reads of a block and makes of it, so that they stay in a CPU's cache; a call of fewer is one block
+CACHED = 1 << 20  # numbers that a rule reads of a block and makes of it: a CPU keeps them in its cache
 LEAST = 8  # rows of a block, where memory allows: the gradients of all sources are added up once a block
 BY_AXIS = ("x_source", "x_target", "value", "coordinates_source", "coordinates_target", "term_source", "term_target")
 
@@ -62,8 +59,7 @@ def run(call: Call, reference: Callable[[Call], Tensor]) -> Tensor:
     rows = _blocks(call)
     if len(rows) == 1:
         return _aggregate(call, rows[0])
-    names, tensors = _tensors(call)
-    return by_rows(partial(_work, call, names), rows, tensors)
+    return aggregate_by_rows(call, rows, slice(0, 1), _aggregate, BY_AXIS)
 
 
 def _blocks(call: Call) -> list[slice]:
@@ -96,30 +92,6 @@ def _with_terms(call: Call) -> Call:
                 f"term_{end}": t.to(dtype) for end, t in zip(("source", "target"), terms, strict=True)
             }
     return call
-
-
-def _tensors(call: Call) -> tuple[dict[str, int], list[Tensor]]:
-    """The call's tensors, each once, so that a rule sees where both ends are the same; and the place of each name.
-
-    Tokens are laid out channel by channel, from where planes are copied in long runs.
-    """
-    named = call.nodes | {"attr": call.attr, "edge_weight": call.edge_weight}
-    places: dict[str, int] = {}
-    tensors: list[Tensor] = []
-    for key, t in named.items():
-        if t is not None:
-            places[key] = next((i for i, other in enumerate(tensors) if other is t), len(tensors))
-            tensors += [t] if places[key] == len(tensors) else []
-    axes = {places[key] for key in BY_AXIS if key in places}
-    return places, [t.mT.contiguous().mT if i in axes else t for i, t in enumerate(tensors)]
-
-
-def _work(call: Call, places: dict[str, int], tensors: list[Tensor], rows: slice) -> Tensor:
-    given = {key: tensors[i] for key, i in places.items()}
-    own = call.again()
-    own.attr, own.edge_weight, own.bias = given.pop("attr", None), given.pop("edge_weight", None), None
-    own.nodes = given
-    return _aggregate(own, rows)
 
 
 def _pairs(call: Call, rows: slice) -> DensePairs:
