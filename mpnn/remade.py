@@ -95,24 +95,31 @@ class _Remade(torch.autograd.Function):
         return (None, None, None, None, *[next(grads) if n else None for n in needed])
 
 
-def _once(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> list[Tensor]:
+def _once(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> list[Tensor | None]:
     """Gradients of all rows, some rows at a time."""
-    totals = [torch.zeros_like(t, dtype=wide(t.dtype), requires_grad=False) for t in wanted]
+    totals: list[Tensor | None] = [None] * len(wanted)
+    mapped = bool(transforms())  # over upstream gradients, whose sums may be written to by no one else
     for rows in ctx.rows:
         y = _again(ctx, ends, rows)
-        if y.requires_grad:
-            own = grad.narrow(-2, rows.start, rows.stop - rows.start)
-            found = torch.autograd.grad(y, wanted, own, allow_unused=True)
-            with torch.no_grad():
-                for total, g in zip(totals, found, strict=True):
-                    if g is not None:
-                        total += g
-    return [total.to(t.dtype) for total, t in zip(totals, wanted, strict=True)]
+        if not y.requires_grad:
+            continue
+        own = grad.narrow(-2, rows.start, rows.stop - rows.start)
+        found = torch.autograd.grad(y, wanted, own, allow_unused=True)
+        with torch.no_grad():
+            for i, g in enumerate(found):
+                total = totals[i]
+                if g is not None and total is None:
+                    totals[i] = g.to(wide(g.dtype), copy=True)
+                elif g is not None and total is not None:
+                    totals[i] = total + g if mapped else total.add_(g)
+    return [None if total is None else total.to(t.dtype) for total, t in zip(totals, wanted, strict=True)]
 
 
 def _twice(ctx: Any, ends: list[Tensor], wanted: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
     """Gradients that can be differentiated themselves."""
     y = torch.cat([_again(ctx, ends, rows) for rows in ctx.rows], -2)
+    if not y.requires_grad:
+        return (None,) * len(wanted)
     return torch.autograd.grad(y, wanted, grad, create_graph=True, allow_unused=True)
 
 
