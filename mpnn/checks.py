@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -48,6 +49,11 @@ def transforms() -> tuple[str, ...]:
     if torch.autograd.forward_ad._current_level >= 0 and "jvp" not in names:
         names += ("jvp",)
     return names
+
+
+def exactly(device: str) -> AbstractContextManager:
+    """Without autocast: sums in the dtype that they are given."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def readable(tensor: Tensor) -> bool:

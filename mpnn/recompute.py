@@ -18,7 +18,7 @@ from mpnn.memo import lasting
 Block = Callable[[dict[str, Tensor]], Tensor]
 
 
-class _Holder(nn.Module):
+class Holder(nn.Module):
     """Lets a functional call replace the parameters that a block reads."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
@@ -60,14 +60,14 @@ class Unwritten:
 def recomputed(block: Block, modules: Iterable[nn.Module], tensors: dict[str, Tensor], read: Unwritten) -> Tensor:
     """block(tensors), where the block reads these tensors and the parameters of these modules, and nothing else that
     has a gradient; ``read``: what else it reads. The backward runs the block again."""
-    piece = _Piece(block, _Holder(modules), tuple(tensors), read)
+    piece = _Piece(block, Holder(modules), tuple(tensors), read)
     return _Recompute.apply(piece, *tensors.values(), *piece.parameters.values())
 
 
 class _Piece:
     """A block as a function of its tensors and the parameters that it reads."""
 
-    def __init__(self, block: Block, holder: _Holder, names: tuple[str, ...], read: Unwritten) -> None:
+    def __init__(self, block: Block, holder: Holder, names: tuple[str, ...], read: Unwritten) -> None:
         self.block, self.holder, self.names, self.read = block, holder, names, read
         self.parameters = dict(holder.named_parameters())
         self.transformed = torch._C._functorch.peek_interpreter_stack() is not None

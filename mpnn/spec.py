@@ -42,6 +42,7 @@ class Spec:
     listed: bool = False  # the pairs are few, and listed once
     tiled: bool = False  # dense attention over tiles of tokens meets every pair
     square: bool = True  # as many targets as sources
+    complete: bool = False  # every target meets every source, once
     ragged: bool = False
     reduce: str = "sum"
     normalise: str | None = None
@@ -115,6 +116,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         causal=rule.causal,
         listed=rule.listed,
         tiled=rule.tiled,
+        complete=rule.complete,
         square=call.tokens[1] is call.tokens[0],
         ragged=call.tokens[0].batch is not None,
         reduce=weight.reduce,

@@ -9,6 +9,7 @@ from mpnn.kernels import (
     merge,
     native,
     padded,
+    pairwise,
     reference,
     sdpa,
     segment,
@@ -33,6 +34,7 @@ KERNELS: tuple[Kernel, ...] = (
     native,
     edge_softmax,
     segment,
+    pairwise,
     reference,
 )
 merge.PARTS[:] = [flex, tiles, triton, native, edge_softmax]

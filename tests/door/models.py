@@ -50,13 +50,13 @@ MODELS: dict[str, Wrong] = {
     "kernel conv": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2), x(3, 4), kernel="conv"),
         V,
-        r"a kernel that can run AllTokens × QKSoftmax, got conv \(conv: needs Grid.*sdpa, tiles, reference can",
+        r"a kernel that can run AllTokens × QKSoftmax, got conv \(conv: needs Grid.*sdpa, tiles, pairwise, reference can",
     ),
     "use cnv": (lambda: forced("cnv"), V, "kernel to be one of .*got 'cnv'; did you mean 'conv'?"),
     "use two": (
         lambda: forced("linear", "conv"),
         V,
-        "a kernel that can run AllTokens × QKSoftmax, got linear or conv .*sdpa, tiles, reference can",
+        "a kernel that can run AllTokens × QKSoftmax, got linear or conv .*sdpa, tiles, pairwise, reference can",
     ),
     "plan": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2)).plan(x(3, 4), attn_mask=None),
