@@ -50,7 +50,7 @@ MODELS: dict[str, Wrong] = {
     "kernel conv": (
         lambda: joined(AllTokens(), QKSoftmax(4, 2), x(3, 4), kernel="conv"),
         V,
-        r"a kernel that can run AllTokens × QKSoftmax, got conv \(conv: needs Grid.*sdpa, tiles, pairwise, reference can",
+        r"a kernel that can run AllTokens × QKSoftmax, got conv \(conv: needs Grid.*tiles, pairwise, reference can",
     ),
     "use cnv": (lambda: forced("cnv"), V, "kernel to be one of .*got 'cnv'; did you mean 'conv'?"),
     "use two": (
