@@ -92,5 +92,5 @@ def windows(lines: list[Axis], size: tuple[int, ...], i: Tensor) -> tuple[Tensor
         cell = cell + cells * math.prod(size[a + 1 :])
         valid = valid & inside
         offsets.insert(0, offset.expand(shape))
-        relation = relation + kind * math.prod(line.relations for line in lines[a + 1 :])
+        relation = relation + kind * math.prod([line.relations for line in lines[a + 1 :]])
     return cell, valid, torch.stack(offsets, -1), relation
