@@ -61,7 +61,7 @@ class DensePairs(Pairs):
         return planes.flatten(-2).transpose(-2, -1)
 
     def copied(self, ends: Tensor) -> Tensor:
-        """(..., 1, sources) or (..., rows, 1) as (..., rows, sources), of one row too a copy, which a rule may change."""
+        """(..., 1, sources) or (..., rows, 1) as (..., rows, sources): a copy, which a rule may change."""
         return ends.expand(*ends.shape[:-2], *self.shape).clone(memory_format=torch.contiguous_format)
 
     def of_rows(self, tokens: Tensor, dim: int = -2) -> Tensor:

@@ -70,8 +70,8 @@ def by_rows(work: Work, rows: Sequence[slice], first: slice, tensors: list[Tenso
 
 
 def _joined(work: Work, tensors: list[Tensor], rows: Sequence[slice]) -> Tensor:
-    """All rows of the output. Without a graph they are written into one tensor: as small ones that stay they would cut up
-    the memory that each part frees, and the next part could not use it."""
+    """All rows of the output. Without a graph they are written into one tensor: small ones that stay would cut up the
+    memory that each part frees, and the next part could not use it."""
     if torch.is_grad_enabled() or transforms():
         return torch.cat([work(tensors, r) for r in rows], -2)
     y = work(tensors, rows[0])

@@ -48,7 +48,7 @@ def make(length: int) -> Case:
 
 
 def lazy(x: Tensor, p: Tensor) -> Tensor:
-    """The same without the matrix. The first call of a formula compiles it, which takes half a minute, once a machine."""
+    """The same without the matrix. The first call of a formula compiles it: half a minute, once a machine."""
     import pykeops
 
     pykeops.set_verbose(False)
