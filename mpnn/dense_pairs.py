@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from mpnn.checks import exactly
@@ -59,6 +60,10 @@ class DensePairs(Pairs):
         self.held += planes.numel()
         return planes.flatten(-2).transpose(-2, -1)
 
+    def copied(self, ends: Tensor) -> Tensor:
+        """(..., 1, sources) or (..., rows, 1) as (..., rows, sources): a copy, which a rule may change."""
+        return ends.expand(*ends.shape[:-2], *self.shape).clone(memory_format=torch.contiguous_format)
+
     def of_rows(self, tokens: Tensor, dim: int = -2) -> Tensor:
         """The rows' own part of a tensor over the targets."""
         return tokens.narrow(dim, self.rows.start, self.shape[0])
@@ -68,9 +73,9 @@ class DensePairs(Pairs):
         if dim < -2:
             return super().at_source(tokens, dim)
         if dim == -1:
-            return tokens.unsqueeze(-2).expand(*tokens.shape[:-1], *self.shape).flatten(-2)
+            return self.copied(tokens.unsqueeze(-2)).flatten(-2)
         planes = tokens.transpose(-2, -1).unsqueeze(-2)
-        return self.listing(planes.expand(*planes.shape[:-2], *self.shape))
+        return self.listing(self.copied(planes))
 
     def at_target(self, tokens: Tensor, dim: int = -2) -> Tensor:
         dim = dim - tokens.ndim if dim >= 0 else dim
@@ -78,9 +83,9 @@ class DensePairs(Pairs):
             return super().at_target(tokens, dim)
         own = self.of_rows(tokens, dim)
         if dim == -1:
-            return own.unsqueeze(-1).expand(*own.shape[:-1], *self.shape).flatten(-2)
+            return self.copied(own.unsqueeze(-1)).flatten(-2)
         planes = own.transpose(-2, -1).unsqueeze(-1)
-        return self.listing(planes.expand(*planes.shape[:-2], *self.shape))
+        return self.listing(self.copied(planes))
 
     def summed(self, source: Tensor, target: Tensor) -> Tensor:
         """source_j + target_i of (..., M, k) and (..., N, k): (..., E, k)."""

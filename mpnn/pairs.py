@@ -19,6 +19,8 @@ class Pairs:
         value_source, value_target: (..., E, heads, D); with groups, or without ``value``, the x of that end
         attr: (..., E, k) · offset: (E, axes) or, from coordinates, (..., E, axes): source minus target
 
+    How a field lies in memory is up to the kernel: ``reshape`` it where ``view`` would need one layout.
+
     Reading a field that the call does not have raises an AttributeError that says what to pass.
     """
 

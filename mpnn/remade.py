@@ -70,7 +70,19 @@ def by_rows(work: Work, rows: Sequence[slice], first: slice, tensors: list[Tenso
         every = [*tensors, *(besides or ())]
         if besides is not None and any(t.requires_grad for t in every):
             return _Remade.apply(work, rows, len(tensors), besides, *every)
-    return torch.cat([work(tensors, r) for r in rows], -2)
+    return _joined(work, tensors, rows)
+
+
+def _joined(work: Work, tensors: list[Tensor], rows: Sequence[slice]) -> Tensor:
+    """All rows of the output. Without a graph they are written into one tensor: small ones that stay would cut up the
+    memory that each part frees, and the next part could not use it."""
+    if torch.is_grad_enabled() or transforms():
+        return torch.cat([work(tensors, r) for r in rows], -2)
+    y = work(tensors, rows[0])
+    out = y.new_empty(*y.shape[:-2], rows[-1].stop, y.shape[-1])
+    for r in rows:
+        out[..., r, :] = y if r is rows[0] else work(tensors, r)
+    return out
 
 
 class _Remade(torch.autograd.Function):
@@ -81,7 +93,7 @@ class _Remade(torch.autograd.Function):
         ctx.work, ctx.rows, ctx.given, ctx.besides = work, rows, given, besides
         ctx.save_for_backward(*tensors)
         ctx.setting = _Setting(tensors[0].device)
-        y = torch.cat([work(list(tensors[:given]), r) for r in rows], -2)
+        y = _joined(work, list(tensors[:given]), rows)
         ctx.setting.forget_unused()
         return y
 

@@ -311,6 +311,19 @@ def test_additive_scores_are_made_once_a_token(monkeypatch: pytest.MonkeyPatch) 
     assert MessagePassing(AllTokens(), weight, kernel="pairwise")(torch.ones(N, C)).shape == (N, 6)
 
 
+@pytest.mark.parametrize("count", [1, N])
+def test_a_network_may_change_what_it_reads(count: int) -> None:
+    def centred(pairs: Pairs) -> Tensor:
+        return pairs.x_source.sub_(1).sum(-1, keepdim=True) + pairs.x_target.mul_(2).sum(-1, keepdim=True)
+
+    x = torch.randn(count, C, dtype=torch.float64)
+    expected, before = ((x - 1).sum(-1) + 2 * x.sum(-1, keepdim=True)) @ x, x.clone()
+    for kernel in KERNELS:
+        with use_kernels(kernel):
+            agree({"output": layer(centred)(x)}, {"output": expected}, torch.float64, kernel)
+            assert torch.equal(x, before), kernel
+
+
 def test_an_infinite_value_reaches_those_that_see_it(rows: str) -> None:
     x = torch.ones(N, C, dtype=torch.float64)
     x[2, 1] = torch.inf
