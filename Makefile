@@ -43,7 +43,7 @@ bench: $(VENV)/.scatter
 bench-smoke: $(VENV)/.train
 	$(BIN)/python -m benchmarks.run --smoke $(ARGS)
 
-bench-scale: $(VENV)/.scatter
+bench-scale: $(VENV)/.scatter $(VENV)/.peers
 	$(BIN)/python -m benchmarks.run --scale $(ARGS)
 
 # In a folder of its own and from nothing: a run that is already there would be continued, not made.
@@ -72,7 +72,7 @@ $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.train $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints.txt
+$(VENV)/.train $(VENV)/.test $(VENV)/.dev $(VENV)/.peers: $(VENV)/.%: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "installing mpnn[$*] into $(VENV): minutes the first time"
 	$(PIP) --editable ".[$*]"
 	@touch $@

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mpnn.binding import check_pair_mask, read_bias
 from mpnn.call import Call
-from mpnn.checks import bool_mask, divides, instance, one_of, same_device, share, transforms
+from mpnn.checks import bool_mask, dense, divides, instance, one_of, same_device, share, transforms
 from mpnn.edge_data import attach, data_graph, list_edges
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
@@ -21,9 +21,15 @@ from mpnn.plan import BY_NAME, NAMES, choose, forced
 from mpnn.readers import check_read
 from mpnn.returned import returned
 from mpnn.scores import edge_scores
-from mpnn.spec import spec_of
+from mpnn.slips import refuse
+from mpnn.spec import spec_of, unwrap
 from mpnn.token_sets import check_batches
 from mpnn.tokens.base import Tokens
+
+TAKES = (
+    "q", "k", "v", "neighbours", "mask", "pair_mask", "batch", "positions", "coordinates", "grid", "score_bias",
+    "score", "dropout", "scale", "kernel", "return_weights",
+)  # fmt: skip
 
 
 class GivenScores:
@@ -50,7 +56,7 @@ class GivenScores:
 def attend(  # type: ignore[no-untyped-def]
     q: Tensor, k: Tensor, v: Tensor, neighbours: Neighbours, *, mask=None, pair_mask=None, batch=None, positions=None,
     coordinates=None, grid=None, score_bias=None, score=None, dropout=0.0, scale=None, kernel=None,
-    return_weights=False,
+    return_weights=False, **unknown,
 ) -> Any:  # fmt: skip
     """Attention over a neighbourhood: y_i = Σ_{j ∈ N(i)} softmax_j(scale · q_i·k_j + bias_ij) v_j.
 
@@ -80,6 +86,8 @@ def attend(  # type: ignore[no-untyped-def]
         >>> attend(q, k, v, Window(2, 0)).shape
         torch.Size([2, 5, 4])
     """
+    if unknown:
+        refuse("attend", unknown, TAKES)
     call, name = bind_attention(
         q, k, v, neighbours, mask=mask, pair_mask=pair_mask, batch=batch, positions=positions, coordinates=coordinates,
         grid=grid, score_bias=score_bias, score=score, dropout=dropout, scale=scale, kernel=kernel,
@@ -138,6 +146,7 @@ def bind_attention(  # type: ignore[no-untyped-def]
         call.nodes |= read_bias(call, score_bias, heads, rows)
     place(call, one_set=n == m and positions is None and not isinstance(batch, tuple))
     call.nodes |= call.constants
+    unwrap(call)
     name, _ = choose(spec_of(call, rule), forced(kernel))
     return call, name
 
@@ -158,6 +167,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, neighbours: Any, score_bias: Any, ke
             raise (ValueError if isinstance(tensor, Tensor) else TypeError)(
                 f"expected {name} of shape (..., heads, N, D), floating point, got {got}"
             )
+        dense(name, tensor, "(..., heads, N, D)")
         same_device(name, tensor, q.device)
         if tensor.dtype != q.dtype:
             raise TypeError(f"expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}")

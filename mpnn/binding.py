@@ -12,6 +12,7 @@ from mpnn.edge_data import attach, list_edges
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.places import place, rotate
 from mpnn.readers import check_offsets, check_read
+from mpnn.spec import unwrap
 from mpnn.token_sets import check_batches, check_tokens, check_values, key_and_value, token_sets
 from mpnn.weights import QKSoftmax, Weight
 
@@ -54,6 +55,11 @@ def bind(
         raise ValueError(f"expected {own} target tokens for {rule}, got {int(target.x.shape[-2])}")
     n = own if target is None else target.x.shape[-2]
     assert n is not None
+    if target is None and rule.reads_tokens:
+        raise ValueError(
+            f"expected (x_source, x_target) as first argument, since {rule} compares its {int(n)} targets with the "
+            "sources, got x"
+        )
     rule.check(n, m, source if target is None or one_set else (source, target))
     check_batches(rule, weight, source, target)
     check_offsets(rule, weight, source, target)
@@ -91,6 +97,7 @@ def bind(
     if values is not None and source.mask is not None:
         values = values.masked_fill(~source.mask[..., None], 0)
     fill(call, clean.x, None if clean_target is None else clean_target.x, values)
+    unwrap(call)
     return call
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from mpnn.edges import Edges, blocks_of
+from mpnn.listing import enumerate_edges, own_edges
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.base import enumerate_edges, own_edges
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
 from mpnn.slots import SameSet
@@ -41,6 +41,7 @@ class Call:
     centres: Tensor | None = None  # the source that stands for each target, where the rule fixes targets
     one_set: bool = False  # two tokens, keys and queries, of one set
     transformed: bool = False  # inside a functional transform
+    expression: str | None = None  # the class of the expression that ``neighbours`` stand for
     bias: Tensor | None = None  # offered to kernels that add it on the way; None once taken
 
     def again(self) -> Call:
@@ -77,27 +78,32 @@ class Call:
             )
         return self.explicit
 
-    def blocks(self, edges_each: int | None) -> Iterator[tuple[slice | None, Edges, Tensor | None]]:
-        """(targets, edges, rows of these in the edge data) of blocks of about ``edges_each`` edges; None: one block."""
+    def blocks(self, edges_each: int | None) -> list[slice] | None:
+        """Targets of blocks of about ``edges_each`` edges; None where one block holds all."""
         if edges_each is None or (self.explicit is not None and self.explicit.count <= edges_each):
-            yield None, self.all_edges(), None
-        elif self.explicit is not None:
+            return None
+        if self.explicit is not None:
+            return blocks_of(self.explicit.rows("target", self.targets).start, edges_each)
+        if self.neighbours.degree(self.targets, self.sources) * self.targets <= edges_each:
+            return None
+        return list(self.neighbours.row_blocks(self.targets, self.sources, edges_each))
+
+    def block(self, rows: slice | None) -> tuple[Edges, Tensor | None]:
+        """The edges into some targets, and their rows in the edge data (None: all of it in order)."""
+        if rows is None:
+            return self.all_edges(), None
+        if self.explicit is not None:
             order, start = self.explicit.rows("target", self.targets)
-            for rows in blocks_of(start, edges_each):
-                slot = order[start[rows.start] : start[rows.stop]]
-                yield rows, self.explicit.take(slot), slot
-        elif self.neighbours.degree(self.targets, self.sources) * self.targets <= edges_each:
-            yield None, self.all_edges(), None
-        else:
-            for rows in self.neighbours.row_blocks(self.targets, self.sources, edges_each):
-                made = self.neighbours.edges(self.targets, self.sources, rows=rows, tokens=self.target_tokens)
-                yield rows, self._inside(made, rows), None
+            slot = order[start[rows.start] : start[rows.stop]]
+            return self.explicit.take(slot), slot
+        made = self.neighbours.edges(self.targets, self.sources, rows=rows, tokens=self.target_tokens)
+        return self._inside(made, rows), None
 
     def _inside(self, edges: Edges, rows: slice) -> Edges:
         """A person's own rule may return more than the rows it was asked for."""
         if self.neighbours.enumerates or isinstance(self.neighbours, Graph):
             return edges
-        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device)
+        edges = own_edges(self.neighbours, edges, self.targets, self.sources, self.value.device, self.target_tokens)
         inside = (edges.target >= rows.start) & (edges.target < rows.stop)
         return edges if bool(inside.all()) else edges.take(inside.nonzero().squeeze(-1))
 

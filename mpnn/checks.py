@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -21,6 +22,22 @@ def compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
+def autocasting(device: str) -> bool:
+    """Whether autocast acts on this kind of device; torch raises for the meta device, which has none."""
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def dense(argument: str, x: Tensor, legend: str) -> None:
+    """Refuse tokens that are no plain tensor of numbers: nested, sparse and the like."""
+    if x.is_nested:
+        raise TypeError(
+            f"expected {argument} to be a dense tensor {legend}, got a nested tensor; pad it, "
+            "torch.nested.to_padded_tensor, and pass mask=, or join its samples and pass batch="
+        )
+    if x.layout is not torch.strided:
+        raise TypeError(f"expected {argument} to be a dense tensor {legend}, got one of layout {x.layout}")
+
+
 def transforms() -> tuple[str, ...]:
     """The active functional transforms, outermost first: "grad", "vmap", "jvp"; "jvp" too inside a dual level."""
     if torch.compiler.is_compiling():
@@ -32,6 +49,11 @@ def transforms() -> tuple[str, ...]:
     if torch.autograd.forward_ad._current_level >= 0 and "jvp" not in names:
         names += ("jvp",)
     return names
+
+
+def exactly(device: str) -> AbstractContextManager:
+    """Without autocast: sums in the dtype that they are given."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def readable(tensor: Tensor) -> bool:

@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from mpnn.call import Call
 from mpnn.checks import broadcastable, compiling, readable, same_device, tensor, values
+from mpnn.edge_index import check_rows, read
 from mpnn.edges import Edges
 from mpnn.memo import derived
 from mpnn.neighbours import Graph, Neighbours
-from mpnn.neighbours.graph import check_rows, read
 from mpnn.tokens.base import Tokens
 
 NAMES = ("edge_attr", "edge_type", "edge_weight")
@@ -109,9 +109,12 @@ def _of_call(edge_index: Any, weight: Tensor | None, n: int, m: int) -> tuple[Te
 def attach(call: Call, attr: Tensor | None, weight: Tensor | None, rows: int = 0) -> None:
     """Give the call its edge attributes and weights: cast to x's dtype, filled in for added loops, blank where
     masked. ``rows``: how many edges the caller gave."""
-    if call.explicit is not None:
-        _check_graphs(call.explicit, *call.tokens)
     rule = call.neighbours
+    if call.tokens[0].batch is not None:
+        inside = (g.edges(call.targets, call.sources) for g in rule.modules() if isinstance(g, Graph) and g.built)
+        for edges in (call.explicit, *inside):
+            if edges is not None:
+                _check_graphs(edges, *call.tokens)
     held = _held(rule, attr, weight)
     _check_wanted(call.weight, held[0] if attr is None else attr, held[1] if weight is None else weight)
     if weight is None and isinstance(rule, Graph) and rule.self_loops and rule.loop_weight != 1:

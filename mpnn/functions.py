@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook as _heard_everywhere
 
 _forward = nn.Linear.forward
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
 
 
 def twinned(function: type[Function]) -> type[Function]:
@@ -27,9 +28,44 @@ def twinned(function: type[Function]) -> type[Function]:
         function.setup_context(ctx, inputs, output)
         return output
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(function.backward)}
+    def backward(ctx: Any, *grads: Any) -> Any:
+        for grad in grads:
+            if _is_batched(grad):
+                return _one_by_one(function.backward, ctx, grads)
+        return function.backward(ctx, *grads)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function.twin = type(function.__name__, (Function,), methods)  # type: ignore[attr-defined]
     return function
+
+
+def _one_by_one(backward: Any, ctx: Any, grads: tuple) -> tuple:
+    """A backward under ``torch.autograd.grad(is_grads_batched=True)``, whose batched tensors have no memory that
+    compiled code or a sparse product could read: once for each of them."""
+    level = torch._C._vmapmode_increment_nesting() - 1
+    torch._C._vmapmode_decrement_nesting()
+    whole = [torch._remove_batch_dim(g, level, 1, 0) if _is_batched(g) else g for g in grads]
+    if any(_is_batched(g) for g in whole):
+        raise RuntimeError("expected is_grads_batched=True once, got it within itself; use torch.func.vmap for more")
+    count = next(len(w) for w, g in zip(whole, grads, strict=True) if _is_batched(g))
+    saved = _Unpacked(ctx)
+    each = [
+        backward(saved, *(w[i] if _is_batched(g) else g for w, g in zip(whole, grads, strict=True)))
+        for i in range(count)
+    ]
+    return tuple(
+        None if g[0] is None else torch._add_batch_dim(torch.stack(g), 0, level) for g in zip(*each, strict=True)
+    )
+
+
+class _Unpacked:
+    """A context whose saved tensors are unpacked once, for several backwards."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
 
 
 def apply(function: Any, *inputs: Any) -> Any:
@@ -43,6 +79,14 @@ def apply(function: Any, *inputs: Any) -> Any:
     return function.forward(*inputs)
 
 
+def heard(module: nn.Module) -> bool:
+    """Whether somebody would notice that a module's parameters are used without calling it: hooks, a forward or a
+    compiled call of its own."""
+    own = module.__dict__
+    hooks = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
+    return bool(hooks) or "forward" in own or module._compiled_call_impl is not None or _heard_everywhere()
+
+
 def linear(layer: Any, x: Tensor) -> Tensor:
     """``layer(x)``, by the product alone where the layer is an ``nn.Linear`` without hooks or a forward of its own."""
     return layer(x) if torch.compiler.is_compiling() else eager_linear(layer, x)
@@ -52,11 +96,9 @@ def eager_linear(layer: Any, x: Tensor) -> Tensor:
     """:func:`linear` where nothing is traced."""
     if type(layer) is not nn.Linear or nn.Linear.forward is not _forward:
         return layer(x)
-    own = layer.__dict__
-    heard = own["_forward_pre_hooks"] or own["_forward_hooks"] or own["_backward_pre_hooks"] or own["_backward_hooks"]
-    if heard or "forward" in own or layer._compiled_call_impl is not None or _heard_everywhere():
+    if heard(layer):
         return layer(x)
-    parameters = own["_parameters"]
+    parameters = layer.__dict__["_parameters"]
     if "weight" not in parameters or "bias" not in parameters:  # lent or replaced: an attribute like any other
         return layer(x)
     return F.linear(x, parameters["weight"], parameters["bias"])

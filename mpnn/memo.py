@@ -83,8 +83,9 @@ def derived(make: Callable[[], Any], key: Hashable, first: Tensor, *others: Tens
     if found is not None and all(ref() is t for ref, t in zip(found[0], tensors[1:], strict=True)):
         return found[1]
     version = first._version
-    for stale in [k for k, v in entries.items() if k[1][1] != version or any(ref() is None for ref in v[0])]:
-        del entries[stale]
+    for stale, held in list(entries.items()):  # at once, since another thread may add one
+        if stale[1][1] != version or any(ref() is None for ref in held[0]):
+            entries.pop(stale, None)
     with outside():
         value = make()
     entries[full_key] = ([weakref.ref(t) for t in tensors[1:]], value)

@@ -11,18 +11,19 @@ from torch import Tensor, nn
 from mpnn import plan as plans
 from mpnn.binding import bind, fill, same_places
 from mpnn.call import Call
-from mpnn.checks import instance, one_of
+from mpnn.checks import autocasting, instance, one_of
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.plan import BY_NAME, NAMES, Plan, choose, explain, forced
 from mpnn.returned import listening, notify, returned
+from mpnn.slips import refuse
 from mpnn.spec import spec_of
 from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
 
-OTHERS = (
-    "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type", "edge_weight",
-    "score_bias",
+TAKES = (
+    "x", "edge_index", "edge_attr", "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid",
+    "edge_type", "edge_weight", "score_bias", "return_weights",
 )  # fmt: skip
 # The common call looks these up: a name costs less than a path of attributes. Other tracers than dynamo pass no plain
 # tensors.
@@ -81,12 +82,14 @@ class MessagePassing(nn.Module):
     def forward(  # type: ignore[no-untyped-def]
         self, x, edge_index=None, edge_attr=None, *, source=None, mask=None, pair_mask=None, positions=None,
         coordinates=None, batch=None, grid=None, edge_type=None, edge_weight=None, score_bias=None,
-        return_weights=False,
+        return_weights=False, **unknown,
     ) -> Any:  # fmt: skip
         """The layer's output, a tensor (..., N, out_channels)."""
+        if unknown:
+            refuse("the layer", unknown, TAKES)
         plain = (
-            type(x) is Tensor and edge_attr is None and source is None and mask is None and pair_mask is None
-            and positions is None and coordinates is None and batch is None and edge_type is None
+            type(x) is Tensor and not x.is_nested and edge_attr is None and source is None and mask is None
+            and pair_mask is None and positions is None and coordinates is None and batch is None and edge_type is None
             and edge_weight is None and score_bias is None and not return_weights
             and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
@@ -117,25 +120,22 @@ class MessagePassing(nn.Module):
         call.bias = weight.bias if may_fuse else None
         aggregate = BY_NAME[name].run(call, reference_kernel.run)
         y = weight.finish(aggregate, call.nodes.get("x_target"), biased=may_fuse and call.bias is None)
-        if torch.is_autocast_enabled(y.device.type) and y.dtype == torch.float32:
+        if y.dtype == torch.float32 and autocasting(y.device.type):
             y = y.to(torch.get_autocast_dtype(y.device.type))
         return y
 
     def plan(self, x, edge_index=None, edge_attr=None, **given: Any) -> Plan:  # type: ignore[no-untyped-def]
         """How a call with these arguments would run; see :class:`~mpnn.Plan`. No kernel runs."""
         given.pop("return_weights", None)
-        unknown = [n for n in given if n not in OTHERS]
+        unknown = {n: t for n, t in given.items() if n not in TAKES}
         if unknown:
-            raise TypeError(
-                f"plan() got an unexpected argument {unknown[0]!r}; it takes those of the call: x, edge_index, "
-                f"edge_attr, {', '.join(OTHERS)}"
-            )
+            refuse("plan()", unknown, TAKES)
         edges = {"edge_index": edge_index, "edge_attr": edge_attr}
         edges |= {n: given.pop(n, None) for n in ("edge_type", "edge_weight")}
         call = bind(self.neighbours, self.weight, self.training, x, edges, given)
         spec = spec_of(call, self.weight)
         parts = []
-        for rule in self.neighbours.parts() if spec.union else ():  # type: ignore[operator]
+        for rule in call.neighbours.parts() if spec.union else ():  # type: ignore[operator]
             alone = call.again()
             alone.neighbours, alone.explicit = rule, None
             parts.append(_count(alone))
@@ -157,7 +157,7 @@ class MessagePassing(nn.Module):
         weight: Any = modules["weight"]
         return (
             x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _some_autocast() and torch.is_autocast_enabled(device.type), id(rule), rule.state(), id(weight),
+            _some_autocast() and autocasting(device.type), id(rule), rule.state(), id(weight),
             weight.revision, plans.allowed if kernel is None else kernel,
         )  # fmt: skip
 
@@ -167,7 +167,7 @@ class MessagePassing(nn.Module):
             return  # data of edges that wants a gradient brings a graph of its own to each call
         repeats = self._repeats
         if len(repeats) >= _KEPT:
-            repeats.pop(next(iter(repeats)))
+            repeats.pop(next(iter(tuple(repeats))), None)  # a tuple at once: another thread may add or drop one
         alive = None if edge_index is None else weakref.ref(edge_index, lambda _: repeats.pop(key, None))
         repeats[key] = _Repeat(call, name, alive)
 
@@ -193,7 +193,7 @@ class _Repeat:
         self.call.constants = call.constants | kept
         self.name, self.one_set = name, one_set
         self.edge_index = edge_index
-        shortcut = None if torch.is_autocast_enabled(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
+        shortcut = None if autocasting(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
         self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
 
     def run(self, layer: MessagePassing, x: Tensor) -> Tensor:

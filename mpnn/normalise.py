@@ -19,7 +19,8 @@ def inverse_root(call: Call) -> Tensor:
     """1/√degree of each token, 0 where the degree is 0: (..., N, 1 or heads), made once a call."""
     if "inverse_root" not in call.nodes:
         degree = None
-        for _, edges, slot in call.blocks(None if torch.compiler.is_compiling() else 1 << 22):
+        for rows in call.blocks(None if torch.compiler.is_compiling() else 1 << 22) or (None,):
+            edges, slot = call.block(rows)
             part = _degree(call, edges, slot, call.keep(edges))
             degree = part if degree is None else degree + part
         assert degree is not None
@@ -63,7 +64,7 @@ def factors(call: Call, edges: Edges, slot: Tensor | None, keep: Tensor | None, 
 def normalised(call: Call, pairs: Pairs, slot: Tensor | None, first: int, rows: int) -> tuple[Tensor, Tensor | None]:
     """The weights of a block as they are used, before dropout, and which edges no mask removes."""
     keep = call.keep(pairs.edges)
-    weight = _per_edge(call, pairs)
+    weight = per_edge(call, pairs)
     if call.weight.normalise == "softmax":
         return segment_softmax(weight, keep, pairs.target - first, rows), keep
     scale = factors(call, pairs.edges, slot, keep, first, rows)
@@ -72,7 +73,8 @@ def normalised(call: Call, pairs: Pairs, slot: Tensor | None, first: int, rows: 
     return (weight if keep is None else weight.masked_fill(~keep, 0)), keep
 
 
-def _per_edge(call: Call, pairs: Pairs) -> Tensor:
+def per_edge(call: Call, pairs: Pairs) -> Tensor:
+    """What the rule says of a block, checked: (..., E, heads) or (..., E, in·out/groups)."""
     rule = call.weight
     weight = rule.per_edge(pairs)
     if rule.heads is None:

@@ -24,7 +24,7 @@ class Pairs:
 
     def __init__(
         self,
-        edges: Edges,
+        edges: Edges | None,
         nodes: Mapping[str, Tensor],
         heads: int | None,
         value: Callable[[Tensor], Tensor],
@@ -32,7 +32,7 @@ class Pairs:
         slot: Tensor | None,
         pair_ids: Callable[[Edges], Tensor],
     ) -> None:
-        self.edges, self.nodes, self.heads = edges, nodes, heads
+        self._edges, self.nodes, self.heads = edges, nodes, heads
         self._project, self._edge_attr, self._slot, self._pair_ids = value, attr, slot, pair_ids
         self._read: dict[str, Tensor] = {}
         self.edge_projection: Tensor | None = None  # a rule's own projection of attr, kept for key and value
@@ -42,6 +42,11 @@ class Pairs:
         if name not in self._read:
             self._read[name] = make()
         return self._read[name]
+
+    @property
+    def edges(self) -> Edges:
+        assert self._edges is not None
+        return self._edges
 
     @property
     def source(self) -> Tensor:
@@ -67,6 +72,13 @@ class Pairs:
     def at_target(self, tokens: Tensor, dim: int = -2) -> Tensor:
         """Rows of a tensor over the target tokens: (..., N, C) → (..., E, C)."""
         return tokens.index_select(dim, self.edges.target)
+
+    def products(self, query: Tensor, key: Tensor, added: Tensor | None = None) -> Tensor:
+        """q_i · (k_j + added_ij) of (..., heads, N, D), (..., heads, M, D) and (..., E, heads, D): (..., E, heads)."""
+        at_key = self.at_source(key)
+        if added is not None:
+            at_key = at_key + added.transpose(-3, -2).to(key.dtype)
+        return (self.at_target(query) * at_key).sum(-1).transpose(-2, -1)
 
     def node(self, name: str) -> Tensor:
         """A tensor over the tokens."""

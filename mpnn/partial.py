@@ -21,9 +21,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.functions import apply, fold, twinned, unfold
+from mpnn.recompute import Unwritten
 from mpnn.scores import all_heads
-
-Again = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Part(Protocol):
@@ -69,7 +68,7 @@ class Parts(Function):
 
     @staticmethod
     def forward(
-        parts: tuple[Part, ...], again: Again, query: Tensor, key: Tensor, value: Tensor
+        parts: tuple[Part, ...], again: ByReference, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor]:
         found = [part.forward(query, key, value) for part in parts]
         return join([out for out, _ in found], [lse for _, lse in found])
@@ -85,6 +84,7 @@ class Parts(Function):
         query, key, value, out, lse = ctx.saved_tensors
         if torch.is_grad_enabled():
             return None, None, *pull(ctx.again, (query, key, value), ctx.needs_input_grad[2:], grad)
+        ctx.again.read.check()
         grads: list[Tensor] = []
         for part in ctx.parts:
             more = part.backward(grad, query, key, value, out, lse)
@@ -92,7 +92,7 @@ class Parts(Function):
         return None, None, *grads
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, parts: tuple[Part, ...], again: Again, *inputs: Tensor) -> tuple:
+    def vmap(info: Any, in_dims: tuple, parts: tuple[Part, ...], again: ByReference, *inputs: Tensor) -> tuple:
         """The vmapped axis as the outer part of the batch."""
         size = info.batch_size
         folded = [fold(t, d, size) for t, d in zip(inputs, in_dims[2:], strict=True)]
@@ -105,21 +105,31 @@ def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     return x if x.ndim == 4 else x.reshape(math.prod(lead), *x.shape[-3:])
 
 
-def by_reference(call: Any, reference: Callable[[Any], Tensor]) -> Again:
+class ByReference:
     """The same attention through the reference, which has every derivative."""
 
-    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __init__(self, call: Any, reference: Callable[[Any], Tensor]) -> None:
+        self.call, self.reference, self.read = call, reference, Unwritten(call)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.read.check()
+        call = self.call
         more = query.shape[0] // max(1, call.entries)  # a vmapped axis stands before the others
         lead = call.lead if more == 1 else (more, *call.lead)
         given = (("query", query), ("key", key), ("value", value))
         shaped = {n: t.reshape(*lead, *t.shape[-3:]) for n, t in given}
-        y = reference(dataclasses.replace(call, nodes=call.nodes | shaped, lead=lead))
+        y = self.reference(dataclasses.replace(call, nodes=call.nodes | shaped, lead=lead))
         return y.reshape(query.shape[0], call.targets, query.shape[1], -1).transpose(1, 2)
 
-    return run
+
+def by_reference(call: Any, reference: Callable[[Any], Tensor]) -> ByReference:
+    """A call's attention through the reference, as a function of queries, keys and values."""
+    return ByReference(call, reference)
 
 
-def pull(again: Again, inputs: tuple[Tensor, ...], needed: Sequence[bool], grad: Tensor) -> list[Tensor | None]:
+def pull(
+    again: Callable[..., Tensor], inputs: tuple[Tensor, ...], needed: Sequence[bool], grad: Tensor
+) -> list[Tensor | None]:
     """Gradients of the recomputed output, differentiable themselves."""
     pullback = torch.func.vjp(again, *inputs)[1]
     return [g if n else None for g, n in zip(pullback(grad), needed, strict=True)]

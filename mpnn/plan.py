@@ -15,7 +15,7 @@ from mpnn.kernels import KERNELS, Kernel, Spec, merge
 
 NAMES = tuple(k.name for k in KERNELS)
 BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
-DENSE = ("linear", "conv", "native_fft", "fft", "sdpa", "flex", "tiles", "merge")  # kernels that list no edges
+DENSE = ("linear", "conv", "native_fft", "fft", "sdpa", "flex", "tiles", "merge", "pairwise")  # they list no edges
 # What use_kernels allows, empty for all: a plain global, which torch.compile reads and guards on; a ContextVar it
 # does not.
 allowed: tuple[str, ...] = ()
@@ -57,7 +57,8 @@ class Plan:
     def __str__(self) -> str:
         s = self.spec
         part = "groups" if s.family == "groups" else "heads"
-        call = f"{s.neighbours} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources"
+        rule = s.neighbours if s.expression is None else f"{s.expression} (its pairs are those of {s.neighbours})"
+        call = f"{rule} × {s.weight}  batch {s.batch}, {s.targets} targets × {s.sources} sources"
         call += f", {self.edges:,} edges"
         width = f"{s.channels} → {s.out_channels} channels, {s.parts} {part}, {s.dtype} on {s.device}"
         lines = [

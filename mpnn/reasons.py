@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from mpnn.spec import Spec
 
+UNLISTED = "needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True"
+FORWARD_MODE = "forward-mode runs through the reference, as plain torch operations"
+TRACED = "torch.compile traces the reference as one block"
+NO_PRODUCTS = "needs QKSoftmax or attend: scaled products of queries and keys"
+EDGE_FEATURES = "edge features are added to keys and values pair by pair"
+WIDE_EDGES = "edge features in key and value would hold a tensor over edges and channels"
+
 
 def no_products(spec: Spec) -> list[str]:
     """Why a call's scores are no scaled products of queries and keys with a bias that is at hand."""
     why = []
     if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+        why.append(NO_PRODUCTS)
     if spec.score:
         why.append("a score function changes scores pair by pair")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.wrapped:
         why.append("masks or a score bias that a functional transform maps over")
     if spec.transforms and spec.score_bias == "module":
@@ -25,7 +32,7 @@ def no_fused_products(spec: Spec) -> list[str]:
     """Why a call is no scaled products that a fused dense kernel knows."""
     why = no_products(spec)
     if spec.edge_attr:
-        why.append("edge features are added to keys and values pair by pair")
+        why.append(EDGE_FEATURES)
     if spec.score_bias == "edges":
         why.append("a bias per edge is not dense")
     if spec.score_channels != spec.channels // max(1, spec.kv_heads):

@@ -59,7 +59,7 @@ def returned(call: Call) -> EdgeWeights:
             source, target, weight = source[order], target[order], weight.index_select(dim, order)
     elif call.target_mask is not None and not torch.compiler.is_compiling():
         assert index is not None
-        alive = call.target_mask.reshape(-1, call.targets).any(0).index_select(0, target)
+        alive = call.target_mask[None].flatten(0, -2).any(0).index_select(0, target)
         kept = alive | (index >= 0)  # masked tokens get no loop
         if not bool(kept.all()):
             rows = kept.nonzero().squeeze(-1)
@@ -91,11 +91,12 @@ def _of_all_pairs(call: Call) -> Tensor:
     for mask in (sources, targets):
         if mask is not None:
             kept = mask if kept is None else kept & mask
-    if kept is None:
+    if kept is None and "score_bias" not in call.nodes:
         return scores.softmax(-1).flatten(-2).transpose(-2, -1)
-    some = kept.any(-1, keepdim=True)
-    weight = scores.masked_fill(~(kept | ~some), -torch.inf).softmax(-1)
-    return weight.masked_fill(~(kept & some), 0).flatten(-2).transpose(-2, -1)
+    scores = scores if kept is None else scores.masked_fill(~kept, -torch.inf)
+    none = (scores == -torch.inf).all(-1, keepdim=True)  # by the masks, or by a bias of -inf where these leave a source
+    weight = scores.masked_fill(none, 0).softmax(-1).masked_fill(none, 0)
+    return weight.flatten(-2).transpose(-2, -1)
 
 
 def notify(layer: nn.Module, kernel: str, call: Call) -> None:

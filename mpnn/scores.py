@@ -21,12 +21,10 @@ def edge_scores(
     edge_key: Tensor | None = None,
 ) -> Tensor:
     """scale · q_i·(k_j + e_ij) + bias, then ``score``: (..., E, heads), float32 for half-precision inputs."""
-    query, key = pairs.at_target(pairs.node("query")), pairs.at_source(pairs.node("key"))
+    query, key = pairs.node("query"), pairs.node("key")
     dtype = wide(query.dtype)
     key = all_heads(key, query.shape[-3])
-    if edge_key is not None:
-        key = key + edge_key.transpose(-3, -2)
-    scores = ((query.to(dtype) * key.to(dtype)).sum(-1) * scale).transpose(-2, -1)
+    scores = pairs.products(query.to(dtype), key.to(dtype), edge_key) * scale
     bias = bias_at(pairs, score_bias, dtype)
     scores = scores if bias is None else scores + bias
     return scores if score is None else score(scores, pairs)

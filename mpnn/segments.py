@@ -1,4 +1,4 @@
-"""Reductions over the edges of each target, as plain torch operations on any order of edges."""
+"""Reductions over the edges of each target, as plain torch operations on any order of edges or on dense rows."""
 
 from __future__ import annotations
 
@@ -50,3 +50,14 @@ def segment_maximum(messages: Tensor, keep: Tensor | None, target: Tensor, total
     share = torch.where(wins, messages, 0) / ties.clamp(min=1).index_select(-2, target)
     mean = total(share)  # of equal numbers: it carries the gradient, the maximum its exact value
     return torch.where(ties > 0, top.masked_fill(ties == 0, 0) + (mean - mean.detach()), 0)
+
+
+def row_softmax(scores: Tensor, keep: Tensor | None) -> Tensor:
+    """Softmax over the last axis, every source of a target; masked pairs and rows without any have weight 0."""
+    scores = scores.to(wide(scores.dtype))
+    if scores.shape[-1] == 0:
+        return scores
+    if keep is not None:
+        scores = scores.expand(torch.broadcast_shapes(scores.shape, keep.shape)).masked_fill(~keep, -torch.inf)
+    empty = scores.detach().amax(-1, keepdim=True) == -torch.inf
+    return scores.masked_fill(empty, 0).softmax(-1).masked_fill(empty, 0)

@@ -9,7 +9,11 @@ import torch
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from mpnn.checks import compiling, readable, transforms
+from mpnn.memo import derived
 from mpnn.tiles.graphs import padded_pairs
+
+PRODUCTS = ("QKSoftmax", "attend")  # rules of weights that are a softmax of products of queries and keys
+MANY = 1 << 22  # pairs of tokens that may be kept for a backward
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Spec:
     listed: bool = False  # the pairs are few, and listed once
     tiled: bool = False  # dense attention over tiles of tokens meets every pair
     square: bool = True  # as many targets as sources
+    complete: bool = False  # every target meets every source, once
     ragged: bool = False
     reduce: str = "sum"
     normalise: str | None = None
@@ -47,6 +52,7 @@ class Spec:
     bases: bool = False
     mask: bool = False
     pair_mask: bool = False
+    gaps: bool = False  # of a large causal call: its mask is more than padding at the end of one set of tokens
     score_bias: str | None = None  # "module", "tensor" or "edges"
     learned_bias: bool = False  # a gradient of the score bias is wanted
     score: bool = False
@@ -59,6 +65,7 @@ class Spec:
     wrapped: bool = False  # a functional transform maps over a mask or the score bias
     transforms: tuple[str, ...] = ()
     union: tuple[Spec, ...] = ()  # of a union, one for each part
+    expression: str | None = None  # the class of the expression that the neighbours stand for
 
 
 def _wrapped(tensor: Any) -> bool:
@@ -109,6 +116,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         causal=rule.causal,
         listed=rule.listed,
         tiled=rule.tiled,
+        complete=rule.complete,
         square=call.tokens[1] is call.tokens[0],
         ragged=call.tokens[0].batch is not None,
         reduce=weight.reduce,
@@ -119,6 +127,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         bases=getattr(weight, "bases", None) is not None,
         mask=call.source_mask is not None or call.target_mask is not None,
         pair_mask=call.pair_mask is not None,
+        gaps=_gaps(call),
         score_bias=kind,
         learned_bias=learned_bias(call, weight),
         score=getattr(weight, "score", None) is not None,
@@ -130,8 +139,21 @@ def spec_of(call: Any, weight: Any) -> Spec:
         compiling=compiling(),
         wrapped=call.transformed and any(_wrapped(t) for t in (call.source_mask, call.pair_mask, bias)),
         transforms=transforms(),
+        expression=call.expression,
     )
     return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
+
+
+def unwrap(call: Any) -> None:
+    """Let the neighbours of a call be the one rule that meets their expression's pairs, where nothing else of it is
+    read: a softmax of products knows no relations, and data and score functions keep the expression."""
+    rule, weight = call.neighbours, call.weight
+    name = getattr(weight, "spec_name", None) or type_before_parametrizations(weight).__name__
+    if name not in PRODUCTS or call.attr is not None or getattr(weight, "score", None) is not None:
+        return
+    alone = rule.alone()
+    if alone is not rule:
+        call.neighbours, call.expression, call.explicit = alone, type(rule).__name__, None
 
 
 def _padded(call: Any) -> int:
@@ -142,6 +164,17 @@ def _padded(call: Any) -> int:
     if edges is None or not asked or compiling() or call.targets != call.sources or not readable(edges.source):
         return 0
     return padded_pairs(edges, call.targets) if edges.count else 0
+
+
+def _gaps(call: Any) -> bool:
+    """Whether a mask leaves gaps that causal attention cannot leave to the order of the tokens, or real targets after
+    masked sources. Looked at only where all pairs would be many, since it reads the mask."""
+    mask = call.source_mask
+    if not call.neighbours.causal or mask is None or compiling() or call.targets * call.sources <= MANY:
+        return False
+    if mask is not call.target_mask or not readable(mask):
+        return True
+    return derived(lambda: bool((~mask[..., :-1] & mask[..., 1:]).any()), "gaps", mask)
 
 
 def _parts(rule: Any, spec: Spec) -> tuple[Spec, ...]:

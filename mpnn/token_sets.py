@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from mpnn.checks import bool_mask, compiling, readable, same_device, same_dtype, values
+from mpnn.checks import autocasting, bool_mask, compiling, readable, same_device, same_dtype, values
 from mpnn.memo import derived
 from mpnn.neighbours import Neighbours
 from mpnn.tokens.base import Tokens
@@ -93,7 +92,7 @@ def check_tokens(weight: Weight, source: Tokens, target: Tokens | None, width: i
         if parameter is not None:
             if parameter.device != x.device:
                 raise ValueError(f"expected {name} on {parameter.device}, as the layer's parameters, got {x.device}")
-            if not torch.is_autocast_enabled(x.device.type):
+            if not autocasting(x.device.type):
                 same_dtype(name, x.dtype, parameter.dtype)
 
 

@@ -14,7 +14,7 @@ from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
 from mpnn import limits, use_kernels
 from mpnn.fused import launch
-from mpnn.kernels import KERNELS, fft, sdpa, segment
+from mpnn.kernels import KERNELS, fft, pairwise, sdpa, segment
 from mpnn.plan import NAMES
 
 NARROW = ({}, {"mask": "batched", "pair_mask": "heads", "edge_weight": "batched"})
@@ -79,6 +79,8 @@ def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pyte
     monkeypatch.setattr(fft, "by_fft", lambda *sizes: True)
     monkeypatch.setattr(launch, "ENTRIES", 1)
     monkeypatch.setattr(launch, "CHUNKED", ("cuda", "cpu"))
+    for size in ("CACHED", "LEAST"):
+        monkeypatch.setattr(pairwise, size, 1)
     for mode in ({}, {"mask": "batched", "pair_mask": "heads"}):
         call = trial(place, rule, **mode)
         able = call.able()

@@ -18,10 +18,13 @@ from torch import Tensor
 from door.attends import ATTENDS
 from door.calls import CALLS
 from door.layers import LAYERS
-from door.rules import MADE
+from door.models import MODELS
+from door.rules import NEIGHBOURHOODS
+from door.weights import WEIGHTS
 from mpnn import MessagePassing, attend
 from mpnn.tokens import Tokens
 
+MADE = NEIGHBOURHOODS | MODELS | WEIGHTS
 # How our messages are built: what is asked for and what came, or which argument would be ignored. Python's own words
 # for an argument that a signature does not have will do.
 ASKED = re.compile(

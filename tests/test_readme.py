@@ -1,4 +1,7 @@
-"""What README.md says is so: its Python runs and prints what stands below it, its commands, files and tables exist."""
+"""What README.md says is so: its Python runs and prints what stands below it, its commands, files and tables exist.
+
+So does the Python of the pages in docs/.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,14 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+PAGES = {"README.md": 4, "docs/pictures.md": 1}  # and how many outputs stand there at least
+
+
+def blocks_of(page):
+    return re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = blocks_of("README.md")
 
 
 def fenced(language):
@@ -25,24 +35,25 @@ def fenced(language):
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="README.md shows the plan of a torch with MKL")
-def test_python_runs_and_prints_what_stands_below_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PAGES)
+def test_python_runs_and_prints_what_stands_below_it(page, tmp_path, monkeypatch):
     """One session from top to bottom, as a reader types it."""
     monkeypatch.setenv("MPNN_DATA", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)  # pictures and pages are written where the reader stands
     session = {"__name__": "readme"}
-    seen = 0
-    for (language, body), (below, printed) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
+    seen, blocks = 0, blocks_of(page)
+    for (language, body), (below, printed) in zip(blocks, [*blocks[1:], ("", "")], strict=True):
         if language != "python":
             continue
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(body, "README.md", "exec"), session)
+            exec(compile(body, page, "exec"), session)
         if out.getvalue():
             assert below == "text", f"no output stands below\n{body}"
             assert without_libraries(out.getvalue()) == printed
             seen += 1
-    assert seen >= 4
+    assert seen >= PAGES[page]
 
 
 def without_libraries(printed):

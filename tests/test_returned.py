@@ -186,6 +186,13 @@ def test_masked_nodes_get_no_loop(loops: str) -> None:
         assert not edges.weight[~mask[edges.target]].any()
 
 
+@pytest.mark.parametrize("lead", [(), (2,)])
+def test_no_nodes_return_no_weights(lead: tuple[int, ...]) -> None:
+    layer = MessagePassing(Graph(torch.zeros(2, 0, dtype=torch.int64), 0, self_loops="add"), SharedKernel(2, 2))
+    y, edges = layer(torch.ones(*lead, 0, 2), mask=torch.ones(*lead, 0).bool(), return_weights=True)
+    assert y.shape == (*lead, 0, 2) and edges.weight.shape == (*lead, 0, 1, 2, 2)
+
+
 def test_weights_of_a_batch_follow_each_sample() -> None:
     layer = MessagePassing(Graph(), EdgeLearned(2, 4, AdditiveScore(4, 2), heads=2, normalise="softmax"))
     index, x = torch.tensor([[0, 1, 0, 2], [1, 2, 2, 0]]), torch.randn(3, 2, 4, 2)
@@ -210,6 +217,22 @@ def test_attend_returns_its_weights(rule: Any) -> None:
         *(torch.autograd.grad(t.square().sum(), (q, k, v), retain_graph=True) for t in (y, told)), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_row_that_a_bias_blanks_has_weights_of_0(masked: bool) -> None:
+    """Alone, or where the masks leave it one source."""
+    q, k = (torch.randn(1, 3, 2, requires_grad=True) for _ in range(2))
+    bias = torch.zeros(3, 3)
+    bias[1, 1 if masked else slice(None)] = -torch.inf
+    mask = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 0]]).bool() if masked else None
+    found = [
+        attend(q, k, k, r, score_bias=bias, pair_mask=mask, return_weights=True)[1].weight
+        for r in (AllTokens(), Window(2))
+    ]
+    torch.testing.assert_close(*found)
+    assert not found[0][3:6].any()
+    torch.testing.assert_close(*(torch.autograd.grad(w.square().sum(), (q, k)) for w in found))
 
 
 INDEX = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])

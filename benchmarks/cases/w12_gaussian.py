@@ -1,7 +1,10 @@
 """W12: sums weighted by a Gaussian of the distance, over all pairs. ``AllTokens`` × ``EdgeLearned`` beside the dense
-matrix, and beside pykeops where it is installed."""
+matrix where that fits, and beside pykeops where it and a C++ compiler are installed."""
 
 from __future__ import annotations
+
+import os
+import shutil
 
 from torch import Tensor
 
@@ -13,6 +16,8 @@ from mpnn.neighbours import AllTokens
 from mpnn.weights import EdgeLearned
 
 CHANNELS, AXES = 16, 3
+DENSE = 20_000  # points whose matrix, and what its backward keeps, fit into a few GiB
+MAPPED = 20_000  # points up to which the backward of pykeops takes seconds
 
 
 def gaussian(pairs: object) -> Tensor:
@@ -31,18 +36,22 @@ def make(length: int) -> Case:
         square = p.square().sum(-1)
         return (p @ p.t() - 0.5 * (square[:, None] + square)).exp() @ x
 
-    sides = [Side("dense matrix", dense, leaves)]
-    if installed("pykeops") is not None:
-        sides.append(Side("pykeops", lambda: lazy(x, p), leaves))
+    sides = [Side("dense matrix", dense, leaves)] if length <= DENSE else []
+    if installed("pykeops") is not None and shutil.which(os.environ.get("CXX", "g++")) is not None:
+        sides.append(Side("pykeops", lambda: lazy(x, p), leaves, trains=length <= MAPPED))
     work = Work(2.0 * length**2 * (CHANNELS + AXES), 8.0 * length * (CHANNELS + AXES))
     ours = Side("mpnn", lambda: layer(x, coordinates=p), leaves)
     case = Case(ours, sides, work, work.times(3), layer.plan(x, coordinates=p).kernel)
     case.tolerance = 1e-4  # |a - b|² by the binomial cancels
+    case.note = "" if length <= DENSE else f"the matrix would take {4 * length**2 / 2**30:.0f} GiB"
     return case
 
 
 def lazy(x: Tensor, p: Tensor) -> Tensor:
-    """The same without the matrix."""
+    """The same without the matrix. The first call of a formula compiles it: half a minute, once a machine."""
+    import pykeops
+
+    pykeops.set_verbose(False)
     from pykeops.torch import LazyTensor
 
     rows, columns = LazyTensor(p[:, None].contiguous()), LazyTensor(p[None].contiguous())

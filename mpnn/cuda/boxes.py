@@ -59,7 +59,7 @@ def _grid(rule: Grid, targets: int, sources: int, tokens: Any, device: torch.dev
     size = rule.size_of(tokens)
     out, low, high = rule.target_size(size), [], []
     for a, n in enumerate(size):
-        cell, valid, _, _ = rule._axis(a, n, torch.arange(out[a], device=device))
+        cell, valid, _, _ = rule.lines[a].cells(n, torch.arange(out[a], device=device))
         at = torch.arange(targets, device=device) // product(out[a + 1 :]) % out[a]
         low.append(torch.where(valid, cell, n).amin(-1)[at])
         high.append(torch.where(valid, cell + 1, 0).amax(-1)[at])

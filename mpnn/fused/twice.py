@@ -31,7 +31,7 @@ class Fused(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple:
         if torch.is_grad_enabled():
             return (None, None, *pull(ctx.again, ctx.saved_tensors, ctx.needs_input_grad[2:], grad))
-        out, inner = ctx.inner
+        out, inner = ctx.inner or ctx.saved_tensors  # of a graph that was freed, which autograd says
         keep = _keeps()
         grads = iter(torch.autograd.grad(out, [t for t in inner if t.requires_grad], grad, retain_graph=keep))
         if not keep:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mpnn.edge_index import read
 from mpnn.interop.stacks import redraw
-from mpnn.neighbours.graph import read
 
 
 class Hops(nn.Module):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import readable
+from mpnn.edge_index import read
 from mpnn.memo import derived
-from mpnn.neighbours.graph import read
 
 
 def one_loop_each(edge_index: Any, weight: Tensor | None, nodes: int, loop: float) -> tuple[Any, Tensor | None]:

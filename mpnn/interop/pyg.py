@@ -14,11 +14,11 @@ from torch_geometric.nn import MessagePassing as Base
 from mpnn.binding import bind
 from mpnn.call import Call
 from mpnn.checks import instance
+from mpnn.edge_index import read
 from mpnn.interop.pyg_base import column, looked_into, node_sets
 from mpnn.kernels.reference import edge_weights
 from mpnn.message_passing import MessagePassing
 from mpnn.neighbours import Graph
-from mpnn.neighbours.graph import read
 from mpnn.normalise import weigh
 from mpnn.segments import segment_max, segment_maximum, segment_sum
 

@@ -10,6 +10,7 @@ from mpnn.kernels import (
     native,
     native_fft,
     padded,
+    pairwise,
     reference,
     sdpa,
     segment,
@@ -35,6 +36,7 @@ KERNELS: tuple[Kernel, ...] = (
     native,
     edge_softmax,
     segment,
+    pairwise,
     reference,
 )
 merge.PARTS[:] = [flex, tiles, triton, native, edge_softmax]

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import HALF, wide
-from mpnn.functions import apply, eager_linear
+from mpnn.functions import apply, eager_linear, heard
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
+from mpnn.reasons import FORWARD_MODE, UNLISTED, WIDE_EDGES
 from mpnn.scores import all_heads, bias_at, biased, edge_bias
 from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
@@ -30,7 +31,7 @@ def unsupported(spec: Spec) -> list[str]:
     """Why this call is no attention over a list of edges."""
     why = []
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.normalise != "softmax":
         why.append("no softmax")
     if spec.weight not in ("QKSoftmax", "attend") and spec.network != "AdditiveScore":
@@ -40,11 +41,11 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.network == "AdditiveScore" and not spec.square:
         why.append("AdditiveScore between two sets of tokens projects the targets too")
     if spec.edge_attr and spec.weight == "QKSoftmax":
-        why.append("edge features in key and value would hold a tensor over edges and channels")
+        why.append(WIDE_EDGES)
     if spec.compiling:
         why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.device == "cpu" and not MKL:
         why.append("sampled products need MKL, and this torch has none")
     return why
@@ -52,6 +53,8 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
+    if "query" not in call.nodes and heard(call.weight.network):  # whose terms are added here without calling it
+        return reference(call)
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     edges, heads = csr.edges, call.weight.heads
     dtype = wide(call.value.dtype)

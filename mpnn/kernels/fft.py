@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mpnn.checks import wide
+from mpnn.checks import autocasting, wide
 from mpnn.correlation import Correlation, fast_length, forward_only, plain, taps_of
 from mpnn.kernels.base import Call
 from mpnn.reasons import no_correlation
@@ -36,7 +36,7 @@ def unsupported(spec: Spec) -> list[str]:
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
     rule, value, n, m = call.weight, call.value, call.targets, call.sources
-    if torch.is_autocast_enabled(value.device.type):
+    if autocasting(value.device.type):
         with torch.autocast(value.device.type, enabled=False):
             return run(call, reference)
     x = value.to(wide(value.dtype))

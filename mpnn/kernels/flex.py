@@ -19,6 +19,7 @@ from mpnn.kernels.base import Call
 from mpnn.memo import derived, outside
 from mpnn.neighbours import Neighbours
 from mpnn.partial import attention
+from mpnn.reasons import EDGE_FEATURES, NO_PRODUCTS, TRACED
 from mpnn.slots import two
 from mpnn.spec import Spec
 from mpnn.tokens.base import Tokens
@@ -45,13 +46,13 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.border not in BORDERS:
         why.append(f"border={spec.border!r} shows a cell more than once or beyond the end")
     if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+        why.append(NO_PRODUCTS)
     if spec.dtype not in ("float32", "float16", "bfloat16"):
         why.append(f"computes in float32, and the tokens are {spec.dtype}")
     if min(spec.score_channels, spec.channels // max(1, spec.kv_heads)) < 16:
         why.append("FlexAttention needs heads of 16 channels or more")
     if spec.edge_attr:
-        why.append("edge features are added to keys and values pair by pair")
+        why.append(EDGE_FEATURES)
     if spec.score_bias is not None or spec.score:
         why.append("a score bias or function, pair by pair")
     if spec.pair_mask:
@@ -63,7 +64,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.batch * spec.parts > HEADS:
         why.append(f"more than {HEADS:,} heads in all batch entries, the most of one launch")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     if spec.transforms:
         why.append("functional transforms do not reach into a compiled program")
     return why

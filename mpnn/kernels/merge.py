@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mpnn.kernels.base import Call
 from mpnn.partial import Part, attention
+from mpnn.reasons import FORWARD_MODE, NO_PRODUCTS
 from mpnn.spec import Spec, spec_of
 
 name = "merge"
@@ -34,14 +35,16 @@ PARTS: list[PartKernel] = []  # best first, filled where the kernels are listed:
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no union of parts."""
     why = []
-    if not spec.union:
+    if spec.expression is not None:
+        why.append(f"its pairs are those of one rule, {spec.neighbours}, which runs alone")
+    elif not spec.union:
         why.append("needs a union, a | b, whose parts are joined")
     if spec.weight not in ("QKSoftmax", "attend"):
-        why.append("needs QKSoftmax or attend: scaled products of queries and keys")
+        why.append(NO_PRODUCTS)
     if spec.edge_attr:
         why.append("edge features are numbered over all pairs of the union")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.score:
         why.append("a score function changes scores pair by pair")
     if spec.dropout:

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import wide
-from mpnn.functions import apply, eager_linear
+from mpnn.functions import apply, eager_linear, heard
 from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
 from mpnn.partial import Part, attention, per_entry
+from mpnn.reasons import FORWARD_MODE, UNLISTED
 from mpnn.scores import all_heads, biased, masked_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -37,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.device != "cpu":
         why.append("compiled for the CPU")
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.normalise != "softmax":
         why.append("no softmax")
     if spec.weight not in ("QKSoftmax", "attend") and spec.network not in NETWORKS:
@@ -55,7 +56,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.compiling:
         why.append("torch.compile does not trace what numba compiled; the reference is traced as one block")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     return why
 
 
@@ -96,6 +97,8 @@ class _Part:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
+    if _overheard(call):
+        return reference(call)
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     dtype, bias = wide(call.value.dtype), _bias(call, csr)
     if "query" not in call.nodes:
@@ -139,6 +142,18 @@ def shortcut(call: Call, reference: Any) -> Callable[[Tensor], Tensor] | None:
         return rule.finish(y.view(shape), x)
 
     return run
+
+
+def _overheard(call: Call) -> bool:
+    """Whether somebody listens to a module that this kernel knows by its parameters and never calls, or has put another
+    in its place: then the definition runs, which calls it."""
+    rule = call.weight
+    if "query" in call.nodes:
+        edge = None if call.attr is None else rule.edge
+        return edge is not None and (type(edge).forward is not torch.nn.Linear.forward or heard(edge))
+    network = rule.network
+    activation = network.activation
+    return heard(network) or (isinstance(activation, torch.nn.Module) and heard(activation))
 
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple:

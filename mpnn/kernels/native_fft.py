@@ -35,6 +35,8 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("compiled for the CPU")
     if spec.family != "groups" or not spec.parts == spec.channels == spec.out_channels:
         why.append("needs groups=channels: a kernel for each channel")
+    if not spec.batch:
+        why.append("there is no sample")
     if spec.compiling:
         why.append("torch.compile does not trace what numba compiled")
     if spec.transforms:

@@ -20,7 +20,7 @@ from mpnn import limits
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
-from mpnn.reasons import no_products
+from mpnn.reasons import EDGE_FEATURES, TRACED, no_products
 from mpnn.scores import edge_bias
 from mpnn.spec import Spec
 from mpnn.tiles.graphs import SmallGraphs
@@ -49,7 +49,7 @@ def unsupported(spec: Spec) -> list[str]:
         text = f"its graphs would have {spec.padded:,} pairs as a dense batch, more than {MOST} for each of "
         why.append(f"{text}{spec.edges:,} edges: they are large, or the nodes of one are not side by side")
     if spec.edge_attr and spec.weight == "QKSoftmax":
-        why.append("edge features are added to keys and values pair by pair")
+        why.append(EDGE_FEATURES)
     if spec.dropout:
         why.append("dropout leaves the fused path, and would take parallel edges, one pair here, together")
     if spec.learned_bias:
@@ -57,7 +57,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.score_channels != spec.channels // max(1, spec.kv_heads):
         why.append("keys and values of different widths leave the fused path")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     return why
 
 

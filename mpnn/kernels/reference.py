@@ -6,27 +6,22 @@ Of several blocks each is recomputed in the backward, so that memory stays that 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from mpnn import limits
-from mpnn.checks import compiling, transforms
+from mpnn.checks import compiling
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.normalise import inverse_root, messages_of, normalised
 from mpnn.pairs import Pairs
-from mpnn.recompute import drop, fresh_seed, recomputed
+from mpnn.remade import aggregate_by_rows
 from mpnn.segments import segment_max, segment_maximum, segment_sum
 from mpnn.spec import Spec
 
 name = "reference"
-
-OneBlock = Callable[[slice | None, Edges, Tensor | None], Tensor]
 
 
 def unsupported(spec: Spec) -> list[str]:
@@ -39,11 +34,18 @@ def run(call: Call, reference: Any = None) -> Tensor:
     if call.weight.normalise == "symmetric":
         inverse_root(call)  # over all edges, before any block
     blocks = call.blocks(None if compiling() else edges_each(call))
-    first = next(blocks)
-    if first[0] is None:
-        return _block(call, *first)
-    one_block = _one_of_many(call)
-    return torch.cat([one_block(*block) for block in chain([first], blocks)], -2)
+    if blocks is None:
+        return _block(call, None)
+    return aggregate_by_rows(call, blocks, _some(call, blocks), _block)
+
+
+def _some(call: Call, blocks: list[slice]) -> slice:
+    """A few targets that have a source."""
+    for rows in blocks:
+        for few in (slice(rows.start, rows.start + 1), rows):
+            if call.block(few)[0].count:
+                return few
+    return blocks[0]
 
 
 def edges_each(call: Call) -> int:
@@ -56,13 +58,14 @@ def edges_each(call: Call) -> int:
     return max(1, limits.block // max(1, per_edge))
 
 
-def _block(call: Call, rows: slice | None, edges: Edges, slot: Tensor | None, seed: int | None = None) -> Tensor:
+def _block(call: Call, rows: slice | None) -> Tensor:
     """The aggregate of some targets from all their edges."""
+    edges, slot = call.block(rows)
     pairs = call.pairs(edges, slot)
     first, count = (0, call.targets) if rows is None else (rows.start, rows.stop - rows.start)
     weight, keep = normalised(call, pairs, slot, first, count)
     if call.dropout:
-        weight = drop(weight, call.dropout, seed)
+        weight = nn.functional.dropout(weight, call.dropout)
     return _reduce(call, pairs, weight, keep, first, count)
 
 
@@ -84,45 +87,14 @@ def _reduce(call: Call, pairs: Pairs, weight: Tensor, keep: Tensor | None, first
     return total.to(call.value.dtype)
 
 
-def _one_of_many(call: Call) -> OneBlock:
-    """How a block among several runs: recomputed in its backward, unless a transform or a plain function forbids."""
-    rule = call.weight
-    modules = [m for m in (rule, getattr(rule, "score_bias", None)) if isinstance(m, nn.Module)]
-    # one set of tokens stays one tensor, so that a rule sees that both ends are the same
-    same = {k: next(j for j in call.nodes if call.nodes[j] is t) for k, t in call.nodes.items()}
-    data = {"attr": call.attr, "edge_weight": call.edge_weight}
-    tensors = {k: t for k, t in call.nodes.items() if same[k] == k} | {k: t for k, t in data.items() if t is not None}
-    inputs = [*tensors.values(), *(p for m in modules for p in m.parameters())]
-    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    # a plain function may read tensors that only the autograd of this very forward sees
-    plain = getattr(rule, "score", None) is not None or not isinstance(
-        getattr(rule, "network", nn.Identity()), nn.Module
-    )
-    if not wanted or plain or transforms():
-        return lambda rows, edges, slot: _block(call, rows, edges, slot)
-
-    def one_block(rows: slice | None, edges: Edges, slot: Tensor | None) -> Tensor:
-        seed = fresh_seed() if call.dropout else None
-
-        def block(given: dict[str, Tensor]) -> Tensor:
-            nodes = {k: given[same[k]] for k in call.nodes}
-            fresh = dataclasses.replace(
-                call, nodes=nodes, attr=given.get("attr"), edge_weight=given.get("edge_weight"), bias=None
-            )
-            return _block(fresh, rows, edges, slot, seed)
-
-        return recomputed(block, modules, tensors)
-
-    return one_block
-
-
 def edge_weights(call: Call) -> tuple[Edges, Tensor]:
     """Every edge and its weight as used, before dropout: (..., E, heads) or (..., E, in·out/groups)."""
     if call.weight.normalise == "symmetric":
         inverse_root(call)
     blocks: list[Edges] = []
     weights, slots = [], []
-    for rows, edges, slot in call.blocks(None if compiling() else edges_each(call)):
+    for rows in call.blocks(None if compiling() else edges_each(call)) or (None,):
+        edges, slot = call.block(rows)
         first, count = (0, call.targets) if rows is None else (rows.start, rows.stop - rows.start)
         weights.append(normalised(call, call.pairs(edges, slot), slot, first, count)[0])
         blocks.append(edges)

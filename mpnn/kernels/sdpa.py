@@ -25,6 +25,7 @@ from mpnn.spec import Spec, learned_bias
 
 name = "sdpa"
 KEPT = 1 << 22  # entries of a score bias that may be kept for a backward
+DROPPED = 1 << 24  # weights of a batch entry that may be kept where dropout acts on them
 MASK = 1 << 22  # entries of a mask over targets, sources and heads made at once
 _grad = torch.is_grad_enabled
 
@@ -39,7 +40,12 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("batch: graphs of different size are no dense batch")
     if spec.score_bias and spec.grad and spec.device == "cpu" and spec.targets * spec.sources * spec.parts > KEPT:
         why.append("a score bias as large as all pairs would be kept for the backward; tiles make it some at a time")
-    if not (spec.compiling or (spec.targets and spec.sources)):
+    if spec.grad and spec.device == "cpu" and not spec.compiling:
+        if spec.gaps:
+            why.append("a causal call's mask with gaps would be kept for all pairs; tiles make it some at a time")
+        if spec.dropout and spec.targets * spec.sources * spec.parts > DROPPED:
+            why.append("dropout would keep the weights of all pairs; tiles draw them again, which here is no slower")
+    if not (spec.compiling or (spec.batch and spec.targets and spec.sources)):
         why.append("no tokens")
     return why
 

@@ -17,6 +17,7 @@ from torch.autograd import Function
 from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
 from mpnn.normalise import messages_of, normalised
+from mpnn.reasons import FORWARD_MODE, TRACED, UNLISTED
 from mpnn.segments import segment_maximum
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -32,11 +33,11 @@ def unsupported(spec: Spec) -> list[str]:
     if not INSTALLED:
         why.append("torch_scatter is not installed: pip install 'mpnn[scatter]'")
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.dropout and spec.transforms:
         why.append("dropout under a functional transform")
     edges = spec.edges or 0

@@ -20,6 +20,7 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
 from mpnn.normalise import factors, normalised
+from mpnn.reasons import FORWARD_MODE, UNLISTED
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import SegmentSum, rows3, spmm
@@ -34,7 +35,7 @@ def unsupported(spec: Spec) -> list[str]:
     """Why this call is no sparse product."""
     why = []
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.normalise == "softmax":
         why.append("softmax belongs to edge_softmax")
     if spec.reduce == "max":
@@ -48,7 +49,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.compiling:
         why.append("torch.compile does not trace sparse CSR tensors; the reference is traced as one block")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.device == "cpu" and spec.family == "heads" and not MKL:
         why.append("the gradient of edge weights needs MKL's sampled products, and this torch has no MKL")
     return why

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, four
-from mpnn.reasons import no_fused_products
-from mpnn.recompute import drop, fresh_seed, recomputed
+from mpnn.reasons import TRACED, no_fused_products
+from mpnn.recompute import Unwritten, drop, fresh_seed, recomputed
 from mpnn.scores import all_heads
 from mpnn.spec import Spec, learned_bias
 from mpnn.tiles import Group, tiles_of
@@ -38,7 +38,7 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.device != "cpu":
         why.append("runs through the fused kernel of the CPU")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     return why
 
 
@@ -151,12 +151,12 @@ def _written_out(call: Call) -> Tensor:
         tensors["score_bias"] = call.nodes["score_bias"]
     q, width = tensors["query"], tensors["value"].shape[-1]
     modules = [] if module is None else [module]
-    outs = []
+    outs, unwritten = [], Unwritten(call)
     for group in tiles_.groups if q.numel() else ():
         _, targets, sources = group.shape
         for tiles in group.chunks(q.shape[0] * heads * (3 * targets * sources + 2 * sources * width)):
             seed = fresh_seed() if call.dropout else None
-            outs.append(recomputed(_block(call, group, tiles, seed), modules, tensors))
+            outs.append(recomputed(_block(call, group, tiles, seed), modules, tensors, unwritten))
     if outs:
         y = tiles_.back(torch.cat(outs, 1).transpose(0, 1)).transpose(0, 1)
     else:  # no pair: zeros that still have a gradient, of zeros, to all that is read

@@ -15,7 +15,7 @@ from torch import Tensor
 from mpnn.cuda.lines import Lines
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
-from mpnn.reasons import no_products
+from mpnn.reasons import TRACED, UNLISTED, WIDE_EDGES, no_products
 from mpnn.scores import edge_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -36,11 +36,11 @@ def unsupported(spec: Spec) -> list[str]:
     elif not INSTALLED:
         why.append("Triton is not installed: pip install triton (torch's wheels for CUDA bring it on Linux)")
     if not spec.listed:
-        why.append("needs a listed neighbourhood: Graph, Grid, Window, or a rule of your own with listed = True")
+        why.append(UNLISTED)
     if spec.dtype not in ("float32", "float16", "bfloat16"):
         why.append(f"computes in float32, and the tokens are {spec.dtype}")
     if spec.edge_attr and spec.weight == "QKSoftmax":
-        why.append("edge features in key and value would hold a tensor over edges and channels")
+        why.append(WIDE_EDGES)
     if spec.dropout:
         why.append("dropout acts on weights, which this kernel never holds")
     if spec.learned_bias:
@@ -50,7 +50,7 @@ def unsupported(spec: Spec) -> list[str]:
     if max(spec.targets, spec.sources) * spec.batch * spec.parts > PROGRAMS:
         why.append("more rows and heads than one launch has programs")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     return why
 
 

@@ -14,9 +14,15 @@ from mpnn.neighbours import AllTokens, Graph
 from mpnn.positions import GraphCode, Rotary
 from mpnn.positions.base import ScoreBias
 from mpnn.readers import reads_offset
+from mpnn.slips import refuse
 from mpnn.token_sets import token_sets
 from mpnn.tokens.base import Tokens
 from mpnn.tokens.places import counted_positions
+
+TAKES = (
+    "x", "edge_index", "edge_attr", "mask", "pair_mask", "positions", "coordinates", "batch", "grid", "edge_type",
+    "edge_weight",
+)  # fmt: skip
 
 
 class Readout(nn.Module):
@@ -131,10 +137,11 @@ class Network(nn.Module):
 
     def forward(  # type: ignore[no-untyped-def]
         self, x, edge_index=None, edge_attr=None, *, mask=None, pair_mask=None, positions=None, coordinates=None,
-        batch=None,
-        grid=None, edge_type=None, edge_weight=None,
+        batch=None, grid=None, edge_type=None, edge_weight=None, **unknown,
     ) -> Tensor:  # fmt: skip
         """The readout of the tokens after all blocks."""
+        if unknown:
+            refuse("the network", unknown, TAKES)
         if self.tokens is not None:
             x = self.tokens(x)
         self._check_read(

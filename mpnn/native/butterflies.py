@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from mpnn.native.vec import compiled, load, minus, plus, splat, store, times
+from mpnn.native.compiled import compiled
+from mpnn.native.lanes import load, minus, plus, splat, store, times
 
 LANES = 8
 ROW = 2 * LANES

@@ -12,159 +12,128 @@ Each row's log-sum-exp is kept, from which ``mpnn.native.backward`` makes the we
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
+from mpnn.native.compiled import compiled, entry, pointer
 from mpnn.native.jobs import BLOCK, PRODUCT, SUM
-from mpnn.native.lanes import add, compiled, dot, exponentials, kinked, pointer, prefetch
-
-AHEAD, LINE = 12, 16  # edges whose rows are asked for in advance; float32 numbers of a cache line
-
-
-@compiled
-def score(kind, scale, slope, a, i, b, j, vector, h, u, k, feature, f, features, bias, e, width, lanes):
-    """The score of one edge and head, whose numbers begin at these places."""
-    x = scale * 0
-    if kind == SUM:
-        x = a[i] + b[j]
-    elif kind == PRODUCT:
-        for c in range(0, width, len(lanes)):
-            x += dot(a, i + c, b, j + c, lanes)
-        for c in range(features):
-            x += u[k + c] * feature[f + c]
-        x *= scale
-    else:
-        for c in range(0, width, len(lanes)):
-            x += kinked(vector, h + c, a, i + c, b, j + c, slope, lanes)
-    if e >= 0:
-        x += bias[e]
-    if kind == SUM and x < 0 and x > -np.inf:  # what a mask removes stays -inf for every slope
-        x *= slope
-    return x
+from mpnn.native.lanes import load, more, splat, store, times
+from mpnn.native.powers import exponentials, logarithms
+from mpnn.native.products import dots, gather, kinked
+from mpnn.native.steps import (
+    AHEAD,
+    added,
+    ahead,
+    bent,
+    biased,
+    called,
+    cleared,
+    featured,
+    lowered,
+    next_jobs,
+    room,
+    scaled,
+    sums,
+)  # fmt: skip
 
 
-@compiled
-def opened(scale, given, work):
-    """The inputs and the space for weights, as numbers at addresses."""
-    a, b, vector, u = (
-        pointer(given[0], scale),
-        pointer(given[1], scale),
-        pointer(given[2], scale),
-        pointer(given[3], scale),
-    )
-    return (
-        a,
-        b,
-        vector,
-        u,
-        pointer(given[4], scale),
-        pointer(given[5], scale),
-        pointer(given[6], scale),
-        pointer(work, scale),
-    )
+@cache
+def forward(kind, number, narrow, lanes, value_lanes, head_lanes):
+    """The pass for one kind of scores, numbers of these types and vectors of these lengths."""
+    zero, first_place = number(0), narrow(0)
 
-
-@compiled
-def opened_rows(numbers, rows):
-    """Jobs, starts of rows, far ends, and places in the rows' order of the transpose's edges."""
-    _, _, whole, narrow = numbers
-    return pointer(rows[0], whole), pointer(rows[1], whole), pointer(rows[2], narrow), pointer(rows[3], whole)
-
-
-@compiled
-def ahead(x, i, size):
-    """Ask for x[i : i + size]."""
-    for c in range(0, size, LINE):
-        prefetch(x, i + c)
-
-
-@compiled
-def forward(first, last, kind, sizes, steps, numbers, rows, given, made, work, lanes, value_lanes):
-    """Jobs first … last: each row's sum and log-sum-exp."""
-    n, m, edges, heads, width, wide, features, slots, _batch = sizes
-    scale, slope, _, _ = numbers
-    count_of_items, biased = rows[4], given[5] != 0
-    items, start, col, _ = opened_rows(numbers, rows)
-    a, b, vector, u, feature, bias, v, p = opened(scale, given, work)
-    top, total = pointer(work + 8 * BLOCK * heads, scale), pointer(work + 8 * (BLOCK + 1) * heads, scale)
-    for job in range(first, last):
-        entry, item = divmod(job, count_of_items)
-        slot = items[item * 5 + 4]
-        away = 3 if slot >= 0 else 0
-        out, z = pointer(made[away], scale), pointer(made[1 + away], scale)
-        lse = pointer(made[2 + away], scale)
-        for row in range(items[item * 5], items[item * 5 + 1]):
-            lo, hi = start[row], start[row + 1]
-            if slot >= 0:
-                lo, hi = items[item * 5 + 2], items[item * 5 + 3]
-            y = (entry * slots + slot if slot >= 0 else entry * n + row) * heads
-            own = (entry * n + row) * heads
-            for h in range(heads):
-                top[h], total[h] = -np.inf, 0
-            for c in range(y * wide, (y + heads) * wide):
-                out[c] = 0
-            for c in range(y * features, (y + heads) * features):
-                z[c] = 0
-            for begin in range(lo, hi, BLOCK):
-                count = min(BLOCK, hi - begin)
-                for x in range(count):
-                    e = begin + x
-                    if e + AHEAD < edges:
-                        other = (entry * m + col[e + AHEAD]) * heads
-                        ahead(b, other * width, heads * width)
-                        ahead(v, other * wide, heads * wide)
-                    other = (entry * m + col[e]) * heads
-                    f = entry * steps[1] + e * features
-                    for h in range(heads):
-                        be = entry * steps[2] + e * heads + h if biased else -1
-                        s = score(
-                            kind, scale, slope, a, (own + h) * width, b, (other + h) * width, vector,
-                            entry * steps[0] + h * width, u, (own + h) * features, feature, f, features, bias, be,
-                            width, lanes,
-                        )  # fmt: skip
-                        p[x * heads + h] = s
+    def forward(address):
+        sizes, steps, numbers, graph, items_, inputs, has_bias, _, own, work = called(address, zero, first_place)
+        n, m, edges, heads, width, wide, features, slots, near = sizes
+        (scale, slope), (items, start, col, places), (a, b, vector, u, feature, bias, v) = numbers, graph, inputs
+        p = pointer(work, zero)
+        top = pointer(work + 8 * room(heads), zero)  # the largest scores, and what is taken from all
+        total = pointer(work + 8 * (room(heads) + 2 * heads), zero)
+        job, last = next_jobs(address)
+        while job < last:
+            batch, item = divmod(job, items_)
+            slot = items[item * 5 + 4]
+            away = 3 if slot >= 0 else 0
+            out, z, lse = pointer(own[away], zero), pointer(own[1 + away], zero), pointer(own[2 + away], zero)
+            for row in range(items[item * 5], items[item * 5 + 1]):
+                lo, hi = start[row], start[row + 1]
+                if slot >= 0:
+                    lo, hi = items[item * 5 + 2], items[item * 5 + 3]
+                y = (batch * slots + slot if slot >= 0 else batch * n + row) * heads
+                i, far = batch * n + row, batch * m
                 for h in range(heads):
-                    most = top[h]
-                    for x in range(count):
-                        s = p[x * heads + h]
-                        if s > most or s != s:
-                            most = s
-                    shift = most if most > -np.inf or most != most else scale * 0
-                    if begin > lo:
-                        less = np.exp(top[h] - shift)
-                        total[h] *= less
-                        for c in range((y + h) * wide, (y + h + 1) * wide):
-                            out[c] *= less
-                        for c in range((y + h) * features, (y + h + 1) * features):
-                            z[c] *= less
-                    top[h] = most
-                    for x in range(count):
-                        p[x * heads + h] -= shift
-                exponentials(p, count * heads)
-                for x in range(count):
-                    other = (entry * m + col[begin + x]) * heads
-                    f = entry * steps[1] + (begin + x) * features
+                    top[h], total[h] = -np.inf, 0
+                cleared(out, y * wide, (y + heads) * wide, value_lanes)
+                for c in range(y * features, (y + heads) * features):
+                    z[c] = 0
+                for begin in range(lo, hi, BLOCK):
+                    count = min(BLOCK, hi - begin)
+                    if not near:
+                        one, end = min(begin + AHEAD, edges), min(begin + count + AHEAD, edges)
+                        ahead(b, one, end, col, far, heads * width)
+                        ahead(v, one, end, col, far, heads * wide)
+                    if kind == SUM:
+                        added(p, count, heads, (a, i * heads), b, far, col, begin, head_lanes)
+                    elif kind == PRODUCT:
+                        dots(p, count, heads, a, i * heads * width, b, far, col, begin, width, lanes)
+                        featured(p, count, heads, u, i, far, col, begin, feature, batch * steps[1], places, features)
+                        scaled(p, count * heads, scale)
+                    else:
+                        kinked(
+                            p, count, heads, vector, batch * steps[0], a, i * heads * width, b, far, col, begin, width,
+                            slope, lanes,
+                        )  # fmt: skip
+                    if has_bias:
+                        biased(p, count, heads, bias, batch * steps[2], begin, places, False)
+                    if kind == SUM:
+                        bent(p, p, count * heads, slope)
+                    for h in range(0, heads, len(head_lanes)):
+                        most = load(top, h, head_lanes)
+                        for x in range(count):
+                            most = more(load(p, x * heads + h, head_lanes), most)
+                        store(top, heads + h, most)
                     for h in range(heads):
-                        w = p[x * heads + h]
-                        total[h] += w
-                        for c in range(0, wide, len(value_lanes)):
-                            add(out, (y + h) * wide + c, w, v, (other + h) * wide + c, value_lanes)
-                        for c in range(features):
-                            z[(y + h) * features + c] += w * feature[f + c]
-            for h in range(heads):
-                if total[h] == 0:
-                    lse[y + h] = -np.inf
-                else:
-                    lse[y + h] = top[h] + np.log(total[h])
-                    for c in range((y + h) * wide, (y + h + 1) * wide):
-                        out[c] /= total[h]
-                    for c in range((y + h) * features, (y + h + 1) * features):
-                        z[c] /= total[h]
+                        most_ = top[heads + h]
+                        shift = most_ if most_ > -np.inf or most_ != most_ else zero
+                        if begin > lo:
+                            less = np.exp(top[h] - shift)
+                            total[h] *= less
+                            for c in range((y + h) * wide, (y + h + 1) * wide):
+                                out[c] *= less
+                            for c in range((y + h) * features, (y + h + 1) * features):
+                                z[c] *= less
+                        top[h], top[heads + h] = most_, shift
+                    lowered(p, count, heads, top, 1, 0, col, begin, head_lanes)
+                    exponentials(p, count * heads)
+                    sums(total, 0, p, count, heads, head_lanes)
+                    gather(out, y * wide, p, count, heads, v, far, col, begin, wide, value_lanes)
+                    for x in range(count if features else 0):
+                        f = (batch * steps[1] + begin + x) * features
+                        for h in range(heads):
+                            for c in range(features):
+                                z[(y + h) * features + c] += p[x * heads + h] * feature[f + c]
+                for h in range(heads):
+                    if total[h] > 0 or total[h] != total[h]:
+                        part = number(1) / total[h]
+                        for c in range((y + h) * wide, (y + h + 1) * wide, len(value_lanes)):
+                            store(out, c, times(load(out, c, value_lanes), splat(p, part, value_lanes)))
+                        for c in range((y + h) * features, (y + h + 1) * features):
+                            z[c] *= part
+                logarithms(total, heads)
+                for h in range(heads):
+                    lse[y + h] = top[h] + total[h]
+            job += 1
+            if job == last:
+                job, last = next_jobs(address)
+
+    return entry(forward, kind, number, narrow, lanes, value_lanes, head_lanes)
 
 
 @compiled
 def join(sizes, scale, long, long_rows, parts, made):
     """The rows that were cut, from their pieces: weighed by their log-sum-exps."""
-    n, _m, _edges, heads, _width, wide, features, slots, batch = sizes
+    n, heads, wide, features, slots, batch = sizes
     rows = pointer(long, np.int64(0))
     for job in range(batch * long_rows):
         entry, row = divmod(job, long_rows)

@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from mpnn.native.butterflies import ROW, join3, join4, multiply, split2, split3, split4, split4_half
-from mpnn.native.vec import called, compiled
+from mpnn.native.compiled import compiled, outlined
 
 SHORTEST = 16
 _CACHE = 1 << 12  # rows
@@ -53,7 +53,7 @@ def _place(power, size):
     return 2 + (size - (8 if _is_odd(power) else 16)) // 2
 
 
-@called
+@outlined
 def forward(w, length, table, half):
     """Samples to frequencies, in place; ``half``: the last two quarters, or the last third, count as zero."""
     power, zeros = length, half
@@ -80,7 +80,7 @@ def forward(w, length, table, half):
                     split2(w, i * ROW, ROW)
 
 
-@called
+@outlined
 def _split(w, begin, count, size, table, at, half):
     """One step over so many rows, blocks of ``size`` of them at a time."""
     quarter = size // 4
@@ -95,7 +95,7 @@ def _split(w, begin, count, size, table, at, half):
                 split4(w, (block + i) * ROW, quarter * ROW, table, at + 6 * i, (0,))
 
 
-@called
+@outlined
 def inverse(w, length, table, half):
     """Frequencies to samples times the length, in place; ``half``: but the last two quarters, or third."""
     power = length // 3 if length % 3 == 0 else length
@@ -125,7 +125,7 @@ def inverse(w, length, table, half):
                 join3(w, i * ROW, power * ROW, table, at + 4 * i, ())
 
 
-@called
+@outlined
 def _join(w, begin, count, size, table, at, half):
     """One step back."""
     quarter = size // 4
@@ -140,7 +140,7 @@ def _join(w, begin, count, size, table, at, half):
                 join4(w, (block + i) * ROW, quarter * ROW, table, at + 6 * i, (0,), ())
 
 
-@called
+@outlined
 def product(y, z, k, length, scale, conjugate, added):
     """The product of two spectra, see ``multiply``. Negative frequencies lie mirrored in the blocks of steps."""
     size = length

@@ -1,16 +1,10 @@
-"""Jobs: the rows of a graph cut into pieces of about as many edges, and run by as many threads as torch uses.
+"""Jobs: the rows of a graph cut into pieces of about as many edges.
 
 How rows are cut depends on the graph alone, so that results are the same to the last bit for every number of threads.
-The threads are Python's: compiled code lets go of the interpreter's lock, and unlike an OpenMP runtime of its own they
-survive a fork and calls from several threads.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -22,8 +16,6 @@ from mpnn.sparse.csr import Csr
 PRODUCT, SUM, KINKED = 0, 1, 2  # kinds of scores, see ``mpnn.native.forward``
 BLOCK = 64  # edges whose scores are held at once
 LEAST, MOST = 512, 8192  # edges of a job
-SERIAL = 1 << 17  # multiplications below which a second thread costs more than it saves
-_pool: ThreadPoolExecutor | None = None
 
 
 class Jobs(NamedTuple):
@@ -66,38 +58,3 @@ def _cut(start: Tensor) -> Jobs:
     stop = (-(-degree[row] // each)).cumsum(0)
     ends = torch.stack([row, torch.nn.functional.pad(stop, (1, -1)) if len(row) else stop, stop], 1)
     return Jobs(items.contiguous(), ends.contiguous(), int(cut.sum()))
-
-
-def run(work: Callable[[int, int], None], jobs: int, cost: int) -> None:
-    """``work(first, end)`` over all jobs; ``cost``: about how many multiplications that is."""
-    threads = min(torch.get_num_threads(), jobs)
-    if threads < 2 or cost < SERIAL:
-        work(0, jobs)
-        return
-    step = -(-jobs // (8 * threads))
-    numbers = itertools.count()  # each thread takes the next few jobs
-
-    def drain() -> None:
-        for number in numbers:
-            if number * step >= jobs:
-                return
-            work(number * step, min(jobs, (number + 1) * step))
-
-    global _pool
-    pool = _pool
-    if pool is None:
-        pool = _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="mpnn")
-    others = [pool.submit(drain) for _ in range(threads - 1)]
-    drain()
-    for other in others:
-        if not other.cancel():  # one that never began has nothing left to do
-            other.result()
-
-
-def _forget() -> None:
-    global _pool
-    _pool = None  # its threads stayed with the parent
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

@@ -6,6 +6,7 @@ Tokens stay as they lie, channels side by side: no transposed copy is made, and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.correlation import fast_length, plain
-from mpnn.native.jobs import run
+from mpnn.native.calls import at
+from mpnn.native.threads import run
 
 _LEAST = 8  # jobs that channels alone should make; fewer are cut by batch entries
 _ROW = 16  # channels of a job
+_TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,70 +31,66 @@ class Long:
     taps: Tensor
     targets: int
 
-    def _common(self) -> tuple[Any, tuple[int, ...], Tensor, int, int]:
-        """Sizes and factors; the first output that has sources; how many jobs there are."""
-        from mpnn.native.fourier import factors, length_for
+    def _run(self, name: str, buffers: int, tensors: list[Tensor | None]) -> None:
+        """A pass over these tensors of three axes, whose addresses and steps it reads."""
+        from mpnn.native import long_jobs
+        from mpnn.native.fourier import factors
+
+        sizes, blank = self.sizes, self.blank
+        number, channels, length = _TYPES[self.x.dtype], sizes[2], sizes[3]
+        table = torch.from_numpy(factors(length, number is np.float64))
+        # the first targets may have no source
+        given = [t if i != 2 or t is None else t[:, blank:] for i, t in enumerate(tensors)]
+        steps = [n for t in given for n in ((0, 0, 0) if t is None else t.stride())]
+        numbers = [*sizes, *at(*given), *steps, table.data_ptr()]
+        jobs = -(-channels // _ROW) * self.chunks
+        space = buffers * length * _ROW * self.x.element_size()
+        run(getattr(long_jobs, name)(number), jobs, 6 * buffers * sizes[0] * channels * length, space, numbers)
+
+    @functools.cached_property
+    def each(self) -> int:
+        """How many batch entries a job has: few, where channels alone make few jobs."""
+        batch, blocks = self.x.shape[0], -(-self.x.shape[2] // _ROW)
+        return max(1, -(-batch // max(1, _LEAST // max(1, blocks))))
+
+    @functools.cached_property
+    def chunks(self) -> int:
+        """How many jobs share a block of channels."""
+        return -(-self.x.shape[0] // self.each)
+
+    @functools.cached_property
+    def blank(self) -> int:
+        """How many targets stand before the first source."""
+        return max(0, self.targets - self.taps.shape[0])
+
+    @functools.cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """What both passes read first."""
+        from mpnn.native.fourier import length_for
 
         (batch, sources, channels), taps = self.x.shape, self.taps.shape[0]
-        blocks = -(-channels // _ROW)
-        each = -(-batch // max(1, min(batch, _LEAST // blocks)))
-        length = length_for(sources + self.targets - 1)
-        begin, blank = max(0, taps - self.targets), max(0, self.targets - taps)
-        sizes = (batch, each, channels, length, sources, taps, begin, self.targets - blank)
-        double = self.x.dtype == torch.float64
-        table = torch.from_numpy(factors(length, double))
-        return (np.float64 if double else np.float32)(1), sizes, table, blank, blocks * -(-batch // each)
+        length, begin = length_for(sources + self.targets - 1), max(0, taps - self.targets)
+        return batch, self.each, channels, length, sources, taps, begin, self.targets - self.blank
 
     def forward(self) -> Tensor:
         """The outputs."""
-        from mpnn.native.long_jobs import correlate
-
-        one, sizes, table, blank, jobs = self._common()
-        x, taps = self.x, self.taps
-        y = x.new_empty(x.shape[0], self.targets, x.shape[2])
-        y[:, :blank] = 0
-        inside = y[:, blank:]
-        given = (x.data_ptr(), taps.data_ptr(), inside.data_ptr())
-        steps = (x.stride(), (0, *taps.stride()), inside.stride())
-
-        def work(first: int, end: int) -> None:
-            space = [x.new_empty(sizes[3], _ROW) for _ in range(2)]
-            correlate(first, end, one, sizes, *steps, given, table.data_ptr(), tuple(t.data_ptr() for t in space))
-
-        run(work, jobs, _cost(sizes))
+        y = self.x.new_empty(self.x.shape[0], self.targets, self.x.shape[2])
+        y[:, : self.blank] = 0
+        self._run("correlate", 2, [self.x, self.taps[None], y])
         return y
 
     def backward(self, grad: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
         """The gradients of x and of the taps."""
-        from mpnn.native.long_jobs import gradients
-
-        one, sizes, table, blank, jobs = self._common()
         x, taps = self.x, self.taps
-        inside = grad[:, blank:]
-        chunks = -(-x.shape[0] // sizes[1])
-        d_x = x.new_empty(x.shape) if needed[0] else None
         lines = taps.stride(0) < taps.stride(1)  # the gradient lies as the taps do, so that it need not be copied
-        d_taps = taps.new_empty(chunks, *(taps.shape[::-1] if lines else taps.shape))
-        by_row = d_taps.transpose(1, 2) if lines else d_taps
-        given = tuple(t.data_ptr() for t in (x, taps, inside))
-        made = (0 if d_x is None else d_x.data_ptr(), d_taps.data_ptr() if needed[1] else 0)
-        d_x_steps = x.stride() if d_x is None else d_x.stride()
-        steps = (x.stride(), (0, *taps.stride()), inside.stride(), d_x_steps, by_row.stride())
-
-        def work(first: int, end: int) -> None:
-            space = [x.new_empty(sizes[3], _ROW) for _ in range(4)]
-            gradients(first, end, one, sizes, *steps, given, made, table.data_ptr(), tuple(t.data_ptr() for t in space))
-
-        run(work, jobs, 2 * _cost(sizes))
+        d_x = x.new_empty(x.shape) if needed[0] else None
+        parts = taps.new_empty(self.chunks, *(taps.shape[::-1] if lines else taps.shape))
+        by_row = parts.transpose(1, 2) if lines else parts
+        self._run("gradients", 4, [x, taps[None], grad, d_x, by_row if needed[1] else None])
         if not needed[1]:
             return d_x, None
-        total = d_taps[0] if chunks == 1 else d_taps.sum(0)
+        total = parts[0] if self.chunks == 1 else parts.sum(0)
         return d_x, total.t() if lines else total
-
-
-def _cost(sizes: tuple[int, ...]) -> int:
-    batch, _, channels, length = sizes[:4]
-    return 12 * batch * channels * length
 
 
 class Correlation(Function):

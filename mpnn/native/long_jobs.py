@@ -7,15 +7,21 @@ their steps. Importing this module imports numba.
 
 from __future__ import annotations
 
+from functools import cache
+
 from mpnn.native.butterflies import LANES, ROW
+from mpnn.native.compiled import entry, outlined, pointer, several, taken
 from mpnn.native.fourier import forward, inverse, product
-from mpnn.native.vec import called, load, pointer, store
+from mpnn.native.lanes import load, store
+from mpnn.native.steps import next_jobs
+from mpnn.native.threads import LEADING
 
 _WIDE = (0,) * LANES
+_SIZES, _THREE, _FIVE, _NINE, _FIFTEEN = ((0,) * n for n in (8, 3, 5, 9, 15))
 _LINE = 16  # rows that are read together where a channel's numbers lie side by side
 
 
-@called
+@outlined
 def _collect(w, begin, count, x, at, row, lane, known):
     """Rows ``begin`` on of w from x, some channels known, the others zero."""
     if known == ROW and lane == 1:
@@ -29,7 +35,7 @@ def _collect(w, begin, count, x, at, row, lane, known):
                 w[(begin + i) * ROW + c] = x[at + i * row + c * lane] if c < known else 0
 
 
-@called
+@outlined
 def _spread(x, at, row, lane, known, w, begin, count):
     """The way back."""
     if known == ROW and lane == 1:
@@ -43,13 +49,13 @@ def _spread(x, at, row, lane, known, w, begin, count):
                 x[at + i * row + c * lane] = w[(begin + i) * ROW + c]
 
 
-@called
+@outlined
 def _clear(w, begin, end):
     for i in range(begin * ROW, end * ROW):
         w[i] = 0
 
 
-@called
+@outlined
 def _read(w, begin, count, x, at, row, lane, known, length, table):
     """The spectrum of some rows that begin at ``begin``, the others zero."""
     most = length // 3 * 2 if length % 3 == 0 else length // 2
@@ -60,71 +66,92 @@ def _read(w, begin, count, x, at, row, lane, known, length, table):
     forward(w, length, table, half)
 
 
-@called
+@outlined
 def _back(w, end, length, table):
     """From frequencies to the samples before ``end``."""
     inverse(w, length, table, end <= (length // 3 * 2 if length % 3 == 0 else length // 2))
 
 
-@called
-def correlate(first, last, one, sizes, x_steps, k_steps, y_steps, given, table, work):
+@cache
+def correlate(number):
     """y of x and the kernel k, whose last tap comes first: outputs ``begin`` to ``begin + count`` of their convolution.
 
-    sizes: batch, entries of a chunk, channels, length, sources, taps, begin, count · steps: entry, row, channel.
+    Reads batch, entries of a chunk, channels, length, sources, taps, begin, count; of x, k and y the address and the
+    steps of entry, row and channel; the address of the factors.
     """
-    batch, each, channels, length, sources, taps, begin, count = sizes
-    x, k, y, factors = pointer(given[0], one), pointer(given[1], one), pointer(given[2], one), pointer(table, one)
-    w, v = pointer(work[0], one), pointer(work[1], one)
-    chunks = (batch + each - 1) // each
-    for job in range(first, last):
-        c, start = job // chunks * ROW, job % chunks * each
-        known = min(ROW, channels - c)
-        end = (taps - 1) * k_steps[1]
-        _read(v, 0, taps, k, c * k_steps[2] + end, -k_steps[1], k_steps[2], known, length, factors)
-        for b in range(start, min(start + each, batch)):
-            at = b * x_steps[0] + c * x_steps[2]
-            _read(w, 0, sources, x, at, x_steps[1], x_steps[2], known, length, factors)
-            product(w, w, v, length, one / (4 * length), (), ())
-            _back(w, begin + count, length, factors)
-            at = b * y_steps[0] + c * y_steps[2]
-            _spread(y, at, y_steps[1], y_steps[2], known, w, begin, count)
+    zero = number(0)
+
+    def correlate(address):
+        block = pointer(address, 0)
+        batch, each, channels, length, sources, taps, begin, count = several(block, LEADING, _SIZES)
+        given, steps = several(block, LEADING + 8, _THREE), several(block, LEADING + 11, _NINE)
+        x, k, y, factors = (pointer(given[0], zero), pointer(given[1], zero), pointer(given[2], zero),
+                            pointer(block[LEADING + 20], zero))  # fmt: skip
+        work = block[4] + taken(block, 1) * block[5]
+        w, v = pointer(work, zero), pointer(work + block[5] // 2, zero)
+        chunks = (batch + each - 1) // each
+        job, last = next_jobs(address)
+        while job < last:
+            c, start = job // chunks * ROW, job % chunks * each
+            known = min(ROW, channels - c)
+            at = c * steps[5] + (taps - 1) * steps[4]
+            _read(v, 0, taps, k, at, -steps[4], steps[5], known, length, factors)
+            for b in range(start, min(start + each, batch)):
+                at = b * steps[0] + c * steps[2]
+                _read(w, 0, sources, x, at, steps[1], steps[2], known, length, factors)
+                product(w, w, v, length, number(1) / (4 * length), (), ())
+                _back(w, begin + count, length, factors)
+                _spread(y, b * steps[6] + c * steps[8], steps[7], steps[8], known, w, begin, count)
+            job += 1
+            if job == last:
+                job, last = next_jobs(address)
+
+    return entry(correlate, number)
 
 
-@called
-def gradients(first, last, one, sizes, x_steps, k_steps, g_steps, d_x_steps, d_k_steps, given, made, table, work):
-    """The gradients of x, and of k for each chunk; an address of 0 wants none."""
-    batch, each, channels, length, sources, taps, begin, count = sizes
-    x, k, g, factors = pointer(given[0], one), pointer(given[1], one), pointer(given[2], one), pointer(table, one)
-    d_x, d_k = pointer(made[0], one), pointer(made[1], one)
-    w, v, u, total = (
-        pointer(work[0], one),
-        pointer(work[1], one),
-        pointer(work[2], one),
-        pointer(work[3], one),
-    )
-    chunks = (batch + each - 1) // each
-    scale = one / (4 * length)
-    for job in range(first, last):
-        c, start = job // chunks * ROW, job % chunks * each
-        known = min(ROW, channels - c)
-        if made[0] != 0:
-            end = (taps - 1) * k_steps[1]
-            _read(v, 0, taps, k, c * k_steps[2] + end, -k_steps[1], k_steps[2], known, length, factors)
-        if made[1] != 0:
-            _clear(total, 0, length)
-        for b in range(start, min(start + each, batch)):
-            at = b * g_steps[0] + c * g_steps[2]
-            _read(w, begin, count, g, at, g_steps[1], g_steps[2], known, length, factors)
-            if made[1] != 0:
-                at = b * x_steps[0] + c * x_steps[2]
-                _read(u, 0, sources, x, at, x_steps[1], x_steps[2], known, length, factors)
-                product(total, w, u, length, scale, (0,), (0,))
-            if made[0] != 0:
-                product(w, w, v, length, scale, (0,), ())
-                _back(w, sources, length, factors)
-                at = b * d_x_steps[0] + c * d_x_steps[2]
-                _spread(d_x, at, d_x_steps[1], d_x_steps[2], known, w, 0, sources)
-        if made[1] != 0:
-            _back(total, taps, length, factors)
-            at = job % chunks * d_k_steps[0] + c * d_k_steps[2] + (taps - 1) * d_k_steps[1]
-            _spread(d_k, at, -d_k_steps[1], d_k_steps[2], known, total, 0, taps)
+@cache
+def gradients(number):
+    """The gradients of x, and of k for each chunk. Reads the sizes of :func:`correlate`; of x, k, the outputs' gradient
+    and the two made the address, 0 for one that is not wanted, and the steps; the address of the factors."""
+    zero = number(0)
+
+    def gradients(address):
+        block = pointer(address, 0)
+        batch, each, channels, length, sources, taps, begin, count = several(block, LEADING, _SIZES)
+        given, steps = several(block, LEADING + 8, _FIVE), several(block, LEADING + 13, _FIFTEEN)
+        x, k, g = pointer(given[0], zero), pointer(given[1], zero), pointer(given[2], zero)
+        d_x, d_k, factors = pointer(given[3], zero), pointer(given[4], zero), pointer(block[LEADING + 28], zero)
+        work, part = block[4] + taken(block, 1) * block[5], block[5] // 4
+        w, v = pointer(work, zero), pointer(work + part, zero)
+        u, total = pointer(work + 2 * part, zero), pointer(work + 3 * part, zero)
+        chunks = (batch + each - 1) // each
+        scale = number(1) / (4 * length)
+        job, last = next_jobs(address)
+        while job < last:
+            c, start = job // chunks * ROW, job % chunks * each
+            known = min(ROW, channels - c)
+            if given[3] != 0:
+                at = c * steps[5] + (taps - 1) * steps[4]
+                _read(v, 0, taps, k, at, -steps[4], steps[5], known, length, factors)
+            if given[4] != 0:
+                _clear(total, 0, length)
+            for b in range(start, min(start + each, batch)):
+                at = b * steps[6] + c * steps[8]
+                _read(w, begin, count, g, at, steps[7], steps[8], known, length, factors)
+                if given[4] != 0:
+                    at = b * steps[0] + c * steps[2]
+                    _read(u, 0, sources, x, at, steps[1], steps[2], known, length, factors)
+                    product(total, w, u, length, scale, (0,), (0,))
+                if given[3] != 0:
+                    product(w, w, v, length, scale, (0,), ())
+                    _back(w, sources, length, factors)
+                    _spread(d_x, b * steps[9] + c * steps[11], steps[10], steps[11], known, w, 0, sources)
+            if given[4] != 0:
+                _back(total, taps, length, factors)
+                at = job % chunks * steps[12] + c * steps[14] + (taps - 1) * steps[13]
+                _spread(d_k, at, -steps[13], steps[14], known, total, 0, taps)
+            job += 1
+            if job == last:
+                job, last = next_jobs(address)
+
+    return entry(gradients, number)

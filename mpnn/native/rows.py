@@ -10,33 +10,16 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.functions import fold, twinned, unfold
 from mpnn.memo import lasting
-from mpnn.native.jobs import BLOCK, KINKED, PRODUCT, SUM, Jobs, jobs_of, run
+from mpnn.native.calls import Call, at, called
+from mpnn.native.jobs import KINKED, PRODUCT, SUM
 from mpnn.segments import segment_softmax, segment_sum
 from mpnn.sparse.csr import Csr
-
-_WIDTHS = {n: (0,) * n for n in (32, 16, 8, 4, 1)}
-_TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
-
-
-def lanes(width: int) -> tuple[int, ...]:
-    """As many zeros as numbers are taken at a time: compiled code knows a tuple's length."""
-    return next(t for n, t in _WIDTHS.items() if width % n == 0)
-
-
-def _shared(x: Tensor | None) -> tuple[Tensor | None, int]:
-    """A tensor in one piece and the step from one batch entry to the next: 0 where all share it."""
-    if x is None:
-        return None, 0
-    if x.shape[0] == 1 or x.stride(0) == 0:
-        return x[:1].contiguous(), 0
-    return x.contiguous(), math.prod(x.shape[1:])
 
 
 def _inner(x: Tensor) -> Tensor:
@@ -44,10 +27,6 @@ def _inner(x: Tensor) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x
-
-
-def _at(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple(0 if t is None else t.data_ptr() for t in tensors)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,90 +47,66 @@ class Rows:
         if not lasting(self.csr.row):  # edges made inside a functional transform: addresses are those of what is inside
             object.__setattr__(self, "csr", self.csr.through(_inner))
 
-    def _common(self, csr: Csr, jobs: Jobs, inputs: tuple) -> tuple:
-        """What every pass gets: sizes, steps, numbers, rows, inputs; and the tensors whose addresses these are."""
-        a, b, vector, u, feature, bias, value = inputs
-        batch, n, heads = a.shape[:3]
-        (vector, own), (feature, more), (bias, less) = _shared(vector), _shared(feature), _shared(bias)
-        u = u if u is None else u.contiguous()
-        held = (a.contiguous(), b.contiguous(), vector, u, feature, bias, value.contiguous())
-        width, features = 1 if self.kind == SUM else a.shape[3], 0 if u is None else u.shape[3]
-        edges = csr.row.shape[0]
-        sizes = (n, b.shape[1], edges, heads, width, value.shape[3], features, jobs.slots, batch)
-        number = _TYPES[a.dtype]
-        narrow = np.int32(0) if csr.col.dtype == torch.int32 else np.int64(0)
-        numbers = (number(self.scale), number(self.slope), np.int64(0), narrow)
-        places = csr.order if csr is not self.csr and (features or bias is not None) else None
-        rows = (*_at(jobs.items, csr.offsets, csr.col, places), jobs.items.shape[0])
-        cost = batch * edges * heads * (width + value.shape[3])
-        return (self.kind, sizes, (own, more, less), numbers, rows, _at(*held)), held, cost
-
-    def _run(self, function: Any, common: tuple, cost: int, *given: tuple) -> None:
-        _, sizes, _, _, rows, _ = common
-        wide = (lanes(sizes[4]), lanes(sizes[5]))
-
-        def work(first: int, end: int) -> None:
-            space = torch.empty((BLOCK + 2) * sizes[3], dtype=torch.float64)
-            function(first, end, *common, *given, space.data_ptr(), *wide)
-
-        run(work, rows[4] * sizes[8], cost)
+    def _call(self, inputs: tuple, turned: bool = False) -> Call:
+        return called(self.csr, turned, self.kind, self.scale, self.slope, inputs)
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         """(out, sums of features, lse)."""
         from mpnn.native import forward
 
-        jobs = jobs_of(self.csr)
-        common, held, cost = self._common(self.csr, jobs, inputs)
-        n, _, _, heads, _, wide, features, slots, batch = common[1]
-        made = [held[0].new_empty(batch, n, heads, *size) for size in ((wide,), (features,), ())]
-        parts = [held[0].new_empty(batch, slots, heads, *size) for size in ((wide,), (features,), ())] if slots else []
-        self._run(forward.forward, common, cost, (*_at(*made), *(_at(*parts) if slots else (0, 0, 0))))
+        call = self._call(inputs)
+        a, value, slots = call.held[0], call.held[6], call.jobs.slots
+        (batch, n, heads), wide = a.shape[:3], value.shape[3]
+        features = 0 if call.held[3] is None else call.held[3].shape[3]
+        made = [a.new_empty(batch, n, heads, *size) for size in ((wide,), (features,), ())]
+        parts = [a.new_empty(batch, slots, heads, *size) for size in ((wide,), (features,), ())] if slots else []
+        call.run(forward.forward, 1, *at(*made, *parts))
         if slots:
-            forward.join(common[1], common[3][0], *_at(jobs.long), len(jobs.long), _at(*parts), _at(*made))
+            sizes, long = (n, heads, wide, features, slots, batch), call.jobs.long
+            forward.join(sizes, call.fixed[1](0), *at(long), len(long), at(*parts), at(*made))
         return made[0], made[1], made[2]
 
     def backward(
         self, inputs: tuple, outputs: tuple[Tensor, ...], grads: tuple[Tensor, Tensor], needed: tuple[bool, ...]
     ) -> list[Tensor | None]:
         """The gradients of the inputs that need one."""
-        from mpnn.native import backward
+        from mpnn.native import by_source, by_target
 
-        jobs = jobs_of(self.csr)
-        common, held, cost = self._common(self.csr, jobs, inputs)
-        n, _m, edges, heads, width, _wide, features, slots, batch = common[1]
-        a, b, _, _, _, _, value = held
+        call = self._call(inputs)
+        a, b, _, u, feature, _, value = call.held
+        jobs, slots, (batch, n, heads) = call.jobs, call.jobs.slots, a.shape[:3]
         grad, grad_z = (g.contiguous() for g in grads)
         out, z, lse = (t.contiguous() for t in outputs)
-        share = lse.new_empty(lse.shape)
-        d_a, d_u = a.new_empty(a.shape), a.new_empty(batch, n, heads, features)
+        share, d_a = lse.new_empty(lse.shape), a.new_empty(a.shape)
+        d_u = a.new_empty(batch, n, heads, 0) if u is None else u.new_empty(u.shape)
         parts = [a.new_empty(batch, slots, *t.shape[2:]) for t in (d_a, d_u)] if slots else [None, None]
-        d_vector = a.new_zeros(batch, jobs.items.shape[0], heads, width) if self.kind == KINKED else None
-        d_feature = a.new_zeros(batch, edges, features) if needed[4] else None
-        d_bias = a.new_empty(batch, edges, heads) if needed[5] else None
-        made = _at(d_a, d_u, *parts, share, d_vector, d_feature, d_bias)
-        self._run(backward.by_target, common, 2 * cost, _at(grad, grad_z, out, z, lse), made)
-        self._add_up(jobs, common, (d_a, d_u), parts)
+        d_vector = a.new_zeros(batch, jobs.items.shape[0], heads, a.shape[3]) if self.kind == KINKED else None
+        d_feature = a.new_zeros(batch, *feature.shape[1:]) if needed[4] else None
+        d_bias = a.new_empty(batch, self.csr.row.shape[0], heads) if needed[5] else None
+        made = at(d_a, d_u, *parts, share, d_vector, d_feature, d_bias)
+        call.run(by_target.by_target, 2, *at(grad, grad_z, out, z, lse), *made)
+        self._add_up(call, (d_a, d_u), parts)
         d_b, d_value = b.new_empty(b.shape), value.new_empty(value.shape)
         if needed[1] or needed[6]:
-            turned = self.csr.transpose
-            jobs = jobs_of(turned)
-            common, held, _ = self._common(turned, jobs, inputs)
-            parts = [a.new_empty(batch, jobs.slots, *t.shape[2:]) for t in (d_b, d_value)] if jobs.slots else parts
-            made = (*_at(d_b, d_value), *(_at(*parts) if jobs.slots else (0, 0)))
-            self._run(backward.by_source, common, 2 * cost, _at(grad, grad_z, share, lse), made)
-            self._add_up(jobs, common, (d_b, d_value), parts)
+            call = self._call(inputs, turned=True)
+            slots = call.jobs.slots
+            parts = [a.new_empty(batch, slots, *t.shape[2:]) for t in (d_b, d_value)] if slots else [None, None]
+            made = (*at(grad, grad_z, share, lse), 0, *at(d_b, d_value, *parts))
+            call.run(by_source.by_source, 2, *made)
+            self._add_up(call, (d_b, d_value), parts)
         summed = None if d_vector is None else d_vector.sum(1)
         found = (d_a, d_b, summed, d_u, d_feature, d_bias, d_value)
         return [g if wanted else None for g, wanted in zip(found, needed, strict=True)]
 
     @staticmethod
-    def _add_up(jobs: Jobs, common: tuple, made: tuple[Tensor, ...], parts: list) -> None:
-        from mpnn.native import backward
+    def _add_up(call: Call, made: tuple[Tensor, ...], parts: list) -> None:
+        from mpnn.native import by_source
 
+        jobs = call.jobs
         if jobs.slots:
             for y, x in zip(made, parts, strict=True):
-                where = _at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], math.prod(y.shape[2:])
-                backward.add_up(common[3][0], y.shape[1], *where, *_at(x, y))
+                where = at(jobs.long)[0], len(jobs.long), jobs.slots, y.shape[0], math.prod(y.shape[2:])
+                by_source.add_up(call.fixed[1](0), y.shape[1], *where, *at(x, y))
 
     def explicit(self, *inputs: Any) -> tuple[Tensor, Tensor]:
         """The same as plain torch operations, for derivatives of any order: it holds the edges' channels."""
@@ -198,7 +153,8 @@ class RowAttention(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_z: Tensor, _: Any) -> tuple:
-        inputs, outputs = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint makes them again at the first look only
+        inputs, outputs = saved[:7], saved[7:]
         needed = ctx.needs_input_grad[1:]
         if not torch.is_grad_enabled():
             return None, *ctx.rows.backward(inputs, outputs, (grad, grad_z), needed)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mpnn.checks import integers, values
 from mpnn.cover import Cover, band
 from mpnn.edges import Edges
-from mpnn.memo import Revised, derived, outside
-from mpnn.slots import device_of, two
+from mpnn.listing import enumerate_edges, joined_graphs
+from mpnn.memo import Revised
+from mpnn.slots import device_of
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-_CACHED_EDGES = 1 << 23  # entries of larger edge lists are made anew rather than kept
 
 
 class Neighbours(Revised, ABC):
@@ -60,6 +58,11 @@ class Neighbours(Revised, ABC):
     contains: Callable[[Tensor, Tensor], Tensor] | None = None  # a person's own: (target, source) → bool, optional
 
     @property
+    def distinct(self) -> bool:
+        """Whether :meth:`edges` names no pair twice; of a person's own rule nobody knows."""
+        return self.enumerates
+
+    @property
     def tiled(self) -> bool:
         """Whether :meth:`cover` puts the pairs into tiles that dense attention may run."""
         return self.contains is not None and not self.listed
@@ -82,12 +85,16 @@ class Neighbours(Revised, ABC):
     def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
         """Which of these pairs are the rule's: bool, of the shape that ``target`` and ``source`` broadcast to."""
         if self.contains is not None:
-            return self.contains(target, source)
+            kept = self.contains(target, source)
+            joined_graphs(f"{type(self).__name__}.contains", target, source, tokens, kept)
+            return kept
         edges = enumerate_edges(self, targets, sources, tokens, target.device)
         keys, wanted = edges.keys(sources), target * max(1, sources) + source
-        if len(keys) == 0:
+        if torch.compiler.is_compiling():  # how many there are may depend on values: one more, which no pair has
+            keys = torch.cat([keys, keys.new_full((1,), torch.iinfo(keys.dtype).max)])
+        elif len(keys) == 0:
             return torch.zeros_like(wanted, dtype=torch.bool)
-        return keys[torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)] == wanted
+        return keys[torch.searchsorted(keys, wanted).clamp(max=keys.shape[0] - 1)] == wanted
 
     def cover(self, targets: int, sources: int, tokens: Any = None) -> Cover:
         """The tiles of a tiled rule, see ``mpnn.cover``; of a person's own, some targets with all sources."""
@@ -115,6 +122,18 @@ class Neighbours(Revised, ABC):
 
     def __sub__(self, other: Neighbours) -> Neighbours:
         return _combined("-", self, other)
+
+    def operands(self) -> list[Neighbours]:
+        """The rules that a union joins; else this one."""
+        return [self]
+
+    def within(self, other: Neighbours) -> bool:
+        """Whether all its pairs are known to be ``other``'s too, whatever the tokens."""
+        return any(rule.complete or rule == self for rule in other.operands())
+
+    def alone(self) -> Neighbours:
+        """A simpler rule that meets the same pairs, where one is known; relations, offsets and data may differ."""
+        return self
 
     def degree(self, targets: int, sources: int) -> int:
         """An upper bound on the sources of one target."""
@@ -150,7 +169,7 @@ class Neighbours(Revised, ABC):
         return (slice(a, min(a + step, targets)) for a in range(0, targets, step))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_made"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_made", "_parts_of")}
 
     def _apply(self, fn, recurse=True):
         """Move tensors between devices; dtypes stay."""
@@ -168,63 +187,3 @@ OPERATORS: dict[str, Callable[[Neighbours, Neighbours], Neighbours]] = {}  # fil
 
 def _combined(sign: str, left: Neighbours, right: Any) -> Neighbours:
     return OPERATORS[sign](left, right) if isinstance(right, Neighbours) else NotImplemented
-
-
-_made: OrderedDict[tuple, Any] = OrderedDict()
-
-
-def enumerate_edges(rule: Neighbours, targets: int, sources: int, tokens: Any, device: torch.device) -> Edges:
-    """All edges of a rule that depends on sizes only, kept for the last few of them."""
-    if not rule.enumerates and type(rule).__module__ != "mpnn.neighbours.graph":
-        made = own_edges(rule, rule.edges(targets, sources, tokens=tokens), targets, sources, device)
-        return made.take(torch.argsort(made.target * max(1, sources) + made.source, stable=True))
-    if not rule.enumerates:  # a graph keeps its own
-        return rule.edges(targets, sources, tokens=tokens)
-    return kept_for(
-        rule, "edges", targets, sources, tokens, device, lambda: rule.edges(targets, sources, tokens=tokens)
-    )
-
-
-def kept_for(
-    rule: Neighbours, name: str, targets: int, sources: int, tokens: Any, device: Any, make: Callable[[], Any]
-) -> Any:
-    """``make()``, kept for the last few rules, sizes, grids and batches; anew where it depends on more than these."""
-    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens:
-        return make()
-    ends = [t for t in two(tokens) if t is not None]
-    key = (name, rule.stamp(), targets, sources, ends[0].grid if ends else None, device)
-    batches = [t.batch for t in ends if t.batch is not None]
-    if batches:  # with the rule, so that nothing else takes the identity of one inside it
-        return derived(lambda: (rule, make()), key, *batches)[1]
-    # what is made from tensors lives as long as the rule that holds these
-    store = rule.__dict__.setdefault("_made", OrderedDict()) if rule.versions() else _made
-    found = store[key][1] if key in store else None
-    if found is None:
-        with outside():
-            found = make()
-        if not isinstance(found, Edges) or len(found) <= _CACHED_EDGES:
-            store[key] = (None if store is not _made else rule, found)
-            if len(store) > 16:
-                store.popitem(last=False)
-    else:
-        store.move_to_end(key)
-    return found
-
-
-def own_edges(rule: Neighbours, edges: Any, targets: int, sources: int, device: torch.device) -> Edges:
-    """What a person's own rule returned, checked and moved to the tokens' device."""
-    name = f"{type(rule).__name__}.edges"
-    if not isinstance(edges, Edges):
-        raise TypeError(f"expected {name} to return Edges, got {type(edges).__name__}")
-    for field, limit in (("source", sources), ("target", targets), ("relation", rule.relations)):
-        ends = getattr(edges, field)
-        if ends is None and field == "relation":
-            continue
-        if not isinstance(ends, Tensor) or ends.ndim != 1 or ends.shape != edges.source.shape:
-            got = tuple(ends.shape) if isinstance(ends, Tensor) else type(ends).__name__
-            raise ValueError(f"expected {name} to give {field} as a tensor (E,), got {got}")
-        integers(f"{field} of {name}", ends)
-        values((ends >= 0) & (ends < limit), IndexError, f"expected {name} to give {field} in 0 … {limit - 1}", ends)
-    fields = (edges.source.long(), edges.target.long(), None if edges.relation is None else edges.relation.long())
-    moved = [None if t is None else t.to(device) for t in (*fields, edges.offset, edges.index)]
-    return Edges(*moved, valid=edges.valid)  # type: ignore[arg-type]

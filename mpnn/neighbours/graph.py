@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from mpnn.checks import compiling, integers, one_of, positive, tensor, values, wide
+from mpnn.added_loops import add_loops, fill_loops
+from mpnn.checks import compiling, integers, one_of, positive, tensor, values
+from mpnn.edge_index import check_index, check_rows, read, sizes_of
 from mpnn.edges import Edges, blocks_of
 from mpnn.memo import derived, outside
 from mpnn.neighbours.base import Neighbours
@@ -75,7 +77,7 @@ class Graph(Neighbours):
         index, values_, shape = read(edge_index) if edge_index is not None else (None, None, None)
         if values_ is not None and weight is not None:
             raise ValueError("expected one source of edge weights, got weight= and a sparse matrix with values")
-        self.sizes = _sizes(num_nodes, shape)
+        self.sizes = sizes_of(num_nodes, shape)
         weight = values_ if weight is None else weight
         given = {"edge_index": index, "edge_attr": attr, "edge_type": type, "edge_weight": weight}
         for name, value in given.items():
@@ -134,19 +136,8 @@ class Graph(Neighbours):
             edge_index[1].long().clone(),
         )  # views would keep the key of the cache alive
         row = torch.arange(source.shape[0], device=source.device)
-        if self.self_loops is None:
-            return Edges(source, target, relation, index=row)
-        loop = torch.arange(targets, device=source.device)
-        is_loop = source == target
-        if self.self_loops == "replace":
-            kept, wanted = ~is_loop, torch.ones_like(loop, dtype=torch.bool)
-        else:
-            has = torch.zeros(targets, dtype=torch.int64, device=source.device).index_add(0, target, is_loop.long())
-            kept, wanted = torch.ones_like(is_loop), has == 0
-        ends = torch.cat([source, loop]), torch.cat([target, loop])
-        relation = None if relation is None else torch.cat([relation, torch.zeros_like(loop)])
-        index, valid = torch.cat([row, torch.full_like(loop, -1)]), torch.cat([kept, wanted])
-        return Edges(*ends, relation, index=index, valid=valid).compact()
+        given = Edges(source, target, relation, index=row)
+        return given if self.self_loops is None else add_loops(given, targets, replace=self.self_loops == "replace")
 
     @property
     def has_data(self) -> bool:
@@ -179,27 +170,7 @@ class Graph(Neighbours):
         """
         if self.self_loops is None:
             return attr, weight
-        assert edges.index is not None
-        added, row = edges.index < 0, edges.index.clamp(min=0)
-        if weight is not None:
-            own = nn.functional.pad(weight, (0, 1), value=self.loop_weight)  # the last column is an added loop's
-            weight = own.index_select(-1, torch.where(added, weight.shape[-1], row))
-        if attr is not None:
-            own = nn.functional.pad(attr, (0, 0, 0, 1), value=0.0 if self.loop_fill == "mean" else self.loop_fill)
-            attr = own.index_select(-2, torch.where(added, attr.shape[-2], row))
-            if self.loop_fill == "mean":
-                attr = torch.where(added[:, None], self._mean(edges, nodes, attr, ~added, counted), attr)
-        return attr, weight
-
-    @staticmethod
-    def _mean(edges: Edges, nodes: int, attr: Tensor, given: Tensor, counted: Tensor | None) -> Tensor:
-        """For each edge, the mean attribute over the given edges into its target."""
-        given = given if edges.valid is None else given & edges.valid
-        share = (given if counted is None else given & counted).to(wide(attr.dtype))[..., None]
-        summands = share * attr
-        total = summands.new_zeros(*summands.shape[:-2], nodes, attr.shape[-1]).index_add(-2, edges.target, summands)
-        number = share.new_zeros(*share.shape[:-2], nodes, 1).index_add(-2, edges.target, share)
-        return (total / number.clamp(min=1)).to(attr.dtype).index_select(-2, edges.target)
+        return fill_loops(edges, nodes, attr, weight, counted, self.loop_fill, self.loop_weight)
 
     def check(self, targets: int, sources: int, tokens: Any) -> None:
         if self.sizes is not None and self.sizes != (sources, targets):
@@ -242,64 +213,3 @@ class Graph(Neighbours):
         nodes = [f"num_nodes={self.sizes}"] if self.sizes else []
         loops = [f"self_loops={self.self_loops!r}"] if self.self_loops else []
         return ", ".join(edges + nodes + loops + [f"relations={self.relations}"] * (self.relations > 1))
-
-
-def _sizes(num_nodes: Any, shape: tuple[int, int] | None) -> tuple[int, int] | None:
-    """(sources, targets), from num_nodes and from a sparse matrix."""
-    if num_nodes is None:
-        return shape
-    pair = num_nodes if isinstance(num_nodes, tuple | list) else (num_nodes, num_nodes)
-    if len(pair) != 2:
-        raise ValueError(f"expected num_nodes to be an int or (sources, targets), got {num_nodes!r}")
-    sizes = positive("num_nodes", pair[0], 0), positive("num_nodes", pair[1], 0)
-    if shape is not None and sizes != shape:
-        raise ValueError(f"expected num_nodes={shape} (sources, targets), as the sparse matrix's, got {num_nodes!r}")
-    return sizes
-
-
-def read(edge_index: Any) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
-    """(edge_index (2, E), edge weights or None, (sources, targets) or None) of whatever PyG and torch call a graph."""
-    if not isinstance(edge_index, Tensor):
-        raise TypeError(
-            "expected edge_index to be a tensor (2, E), a Graph, an EdgeIndex or a sparse matrix, "
-            f"got {type(edge_index).__name__}"
-        )
-    if edge_index.layout != torch.strided:
-        coo = edge_index.to_sparse_coo().coalesce()
-        if coo.ndim != 2:
-            raise ValueError(f"expected a sparse matrix A[target, source] of 2 dimensions, got {tuple(coo.shape)}")
-        return coo.indices().flip(0).contiguous(), coo.values(), (coo.shape[1], coo.shape[0])
-    if type(edge_index) is not Tensor and hasattr(edge_index, "as_tensor"):  # PyG's EdgeIndex
-        plain = edge_index.as_tensor()
-        plain = plain if edge_index.is_contiguous() else plain.contiguous()
-        return plain, getattr(edge_index, "_value", None), None
-    return edge_index, None, None
-
-
-class EdgeIndexError(ValueError, IndexError):
-    """An ``edge_index`` of another shape than (2, E): a wrong value, and no index."""
-
-
-def check_index(edge_index: Tensor, targets: int, sources: int) -> None:
-    """Refuse what is no (2, E) integer index of existing tokens."""
-    integers("edge_index", edge_index)
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        swapped = "; pass edge_index.t()" if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
-        raise EdgeIndexError(f"expected edge_index of shape (2, E), got {tuple(edge_index.shape)}{swapped}")
-    for row, side, count in ((0, "source", sources), (1, "target", targets)):
-        ends = edge_index[row]
-        # a number in the traced text would compile anew for every number of tokens
-        limit = "the number of tokens - 1" if compiling() else count - 1
-        text = f"expected edge_index[{row}] ({side}) in 0 … {limit}"
-        values((ends >= 0) & (ends < count), IndexError, text, ends)
-
-
-def check_rows(
-    attr: Tensor | None, type: Tensor | None, weight: Tensor | None, edges: int, names: tuple[str, str, str]
-) -> None:
-    """Refuse edge data whose rows are not the edges."""
-    for name, rows, axis in zip(names, (attr, type, weight), (-2, -1, -1), strict=True):
-        if rows is not None and (rows.ndim < -axis or rows.shape[axis] != edges):
-            raise ValueError(
-                f"expected {name} with one row for each of {int(edges)} edges, got shape {tuple(rows.shape)}"
-            )

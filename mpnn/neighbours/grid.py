@@ -12,10 +12,9 @@ from mpnn.cover import Cover
 from mpnn.cover import axis as axis_tiles
 from mpnn.cover import product as grid_tiles
 from mpnn.edges import Edges
+from mpnn.lattice import BORDERS, Axis, windows
 from mpnn.neighbours.base import Layout, Neighbours
 from mpnn.slots import device_of, grid_size, product, row_numbers
-
-BORDERS = ("zeros", "clamp", "circular", "reflect", "replicate")
 
 
 class Grid(Neighbours):
@@ -54,17 +53,9 @@ class Grid(Neighbours):
     listed = True
     reads_grid = fixed_places = True
 
-    def __init__(
-        self,
-        size: Any = None,
-        kernel_size: Any = 3,
-        *,
-        axes: int | None = None,
-        stride: Any = 1,
-        dilation: Any = 1,
-        padding: Any = "same",
-        border: str = "zeros",
-    ) -> None:
+    def __init__(  # type: ignore[no-untyped-def]
+        self, size=None, kernel_size=3, *, axes=None, stride=1, dilation=1, padding="same", border="zeros"
+    ) -> None:  # fmt: skip
         super().__init__()
         size = (size,) if isinstance(size, int) else size
         given = [len(v) for v in (size, kernel_size, stride, dilation, padding) if isinstance(v, tuple | list)]
@@ -88,8 +79,7 @@ class Grid(Neighbours):
         if isinstance(padding, str):
             one_of("padding", padding, ("same", "valid"))
         self._check_rule()
-        reach = [2 * k - 1 if border == "clamp" else k for k in self.kernel_size]
-        self.relation_shape = tuple(reach)
+        self.relation_shape = tuple(line.relations for line in self.lines)
         self.relations = product(self.relation_shape)
         if self.size is not None:
             self._check_size(self.size)
@@ -97,8 +87,7 @@ class Grid(Neighbours):
 
     @staticmethod
     def _per_axis(name: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
-        values = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
-        return tuple(positive(name, v, least) for v in values)
+        return tuple(positive(name, v, least) for v in (value if isinstance(value, tuple | list) else (value,) * axes))
 
     def _check_rule(self) -> None:
         if self.padding == "same" and any(s > 1 for s in self.stride):
@@ -118,31 +107,22 @@ class Grid(Neighbours):
             return [(t // 2, t - t // 2) for t in total]
         return [(0, 0)] * self.axes if self.padding == "valid" else [(int(p), int(p)) for p in self.padding]
 
+    @property
+    def lines(self) -> list[Axis]:
+        """The windows of each axis."""
+        each = zip(self.kernel_size, self.stride, self.dilation, self.pads, strict=True)
+        return [Axis(k, s, d, *padding, self.border) for k, s, d, padding in each]
+
     def target_size(self, size: tuple[int, ...] | int) -> tuple[int, ...]:
         """The shape of the grid of targets for a grid of sources of shape ``size``."""
         size = (size,) if isinstance(size, int) else tuple(size)
         if len(size) != self.axes:
             raise ValueError(f"expected a size of {self.axes} axes for {self}, got {size}")
-        spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-        return tuple(
-            (n + a + b - w) // s + 1 for n, (a, b), w, s in zip(size, self.pads, spans, self.stride, strict=True)
-        )
+        return tuple(line.targets(n) for line, n in zip(self.lines, size, strict=True))
 
     def _check_size(self, size: tuple[int, ...]) -> None:
-        for axis, n in enumerate(size):
-            k, d, (before, after) = self.kernel_size[axis], self.dilation[axis], self.pads[axis]
-            if self.border == "clamp" and n < k * d:
-                raise ValueError(f"border='clamp' with kernel {k} and dilation {d} needs length ≥ {k * d}, got {n}")
-            limit = {"reflect": n - 1, "circular": n}.get(self.border)
-            if limit is not None and max(before, after) > limit:
-                raise ValueError(
-                    f"border={self.border!r} needs padding ≤ {limit} on axis {axis} of length {n}, "
-                    f"got {max(before, after)}"
-                )
-            if n + before + after < d * (k - 1) + 1:
-                raise ValueError(
-                    f"expected axis {axis} of length ≥ {d * (k - 1) + 1 - before - after} for {self}, got {n}"
-                )
+        for number, (line, n) in enumerate(zip(self.lines, size, strict=True)):
+            line.check(self, number, n)
 
     def size_of(self, tokens: Any) -> tuple[int, ...]:
         """The grid's shape: the rule's own, or the call's."""
@@ -169,70 +149,34 @@ class Grid(Neighbours):
         """The cell at the middle of each target's window (the nearest cell, where the middle lies in the padding)."""
         size = self.size_of(tokens)
         flat = torch.zeros((), dtype=torch.int64, device=device)
-        for a, (n, t) in enumerate(zip(size, self.target_size(size), strict=True)):
-            middle = torch.arange(t, device=device) * self.stride[a] + self._middle(a)
+        for line, n in zip(self.lines, size, strict=True):
+            middle = torch.arange(line.targets(n), device=device) * line.stride + line.middle
             flat = flat[..., None] * n + middle.clamp(0, n - 1)
         return flat.reshape(-1)
 
-    def _middle(self, axis: int) -> int:
-        return (self.kernel_size[axis] - 1) // 2 * self.dilation[axis] - self.pads[axis][0]
-
-    def _axis(self, a: int, n: int, t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """For target coordinates t on axis a: source cell, validity, offset and relation, each (len(t), kernel)."""
-        k, d = self.kernel_size[a], self.dilation[a]
-        slot = torch.arange(k, device=t.device)
-        middle = t * self.stride[a] + self._middle(a)
-        if self.border == "clamp":
-            length = (n - t % d + d - 1) // d  # cells of the same remainder: dilated windows shift among these
-            start = torch.minimum((t // d - k // 2).clamp(min=0), length - k)
-            raw = (start[:, None] + slot) * d + (t % d)[:, None]
-            offset = raw - t[:, None]
-            return raw, torch.ones_like(raw, dtype=torch.bool), offset, offset // d + k - 1
-        raw = (t * self.stride[a] - self.pads[a][0])[:, None] + slot * d
-        inside = (raw >= 0) & (raw < n)
-        offset = raw - middle[:, None]
-        if self.border == "circular":
-            cell = raw % n
-        elif self.border == "reflect":
-            cell = n - 1 - (n - 1 - raw.abs()).abs()
-        else:
-            cell = raw.clamp(0, n - 1)
-        valid = inside if self.border == "zeros" else torch.ones_like(inside)
-        return cell, valid, offset, slot.expand_as(raw)
-
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         size = self.size_of(tokens)
-        out = self.target_size(size)
         i = row_numbers(rows, targets, device_of(tokens))
-        shape = (i.shape[0], *self.kernel_size)
-        cell = torch.zeros(shape, dtype=torch.int64, device=i.device)
-        # collected axis by axis, then in the order of target and source, which wrapped and mirrored windows are not in
-        relation, valid = cell, torch.ones(shape, dtype=torch.bool, device=i.device)
-        offsets: list[Tensor] = []
-        rest = i
-        for a in reversed(range(self.axes)):
-            view = [i.shape[0] if x == 0 else self.kernel_size[a] if x == a + 1 else 1 for x in range(self.axes + 1)]
-            per_axis = [x.reshape(view) for x in self._axis(a, size[a], rest % out[a])]
-            rest = rest // out[a]
-            cell = cell + per_axis[0] * product(size[a + 1 :])
-            valid = valid & per_axis[1]
-            offsets.insert(0, per_axis[2].expand(shape))
-            relation = relation + per_axis[3] * product(self.relation_shape[a + 1 :])
+        cell, valid, offset, relation = windows(self.lines, size, i)
         kernel = product(self.kernel_size)
         target = i[:, None].expand(-1, kernel).reshape(-1)
         index = target * kernel + torch.arange(kernel, device=i.device).repeat(i.shape[0])
-        offset = torch.stack(offsets, -1).reshape(-1, self.axes)
+        offset = offset.reshape(-1, self.axes)
         edges = Edges(cell.reshape(-1), target, relation.reshape(-1), offset, index, valid=valid.reshape(-1))
-        if self.border in ("circular", "reflect", "replicate"):
+        if not self.distinct:  # wrapped and mirrored windows are in another order
             return edges.take(torch.argsort(target * sources + edges.source, stable=True)).compact()
         return edges.compact()
+
+    @property
+    def distinct(self) -> bool:
+        """Not where a cell outside is another one inside."""
+        return self.border in ("zeros", "clamp")
 
     @property
     def tiled(self) -> bool:
         """Not where a cell may be met twice."""
         if self.border == "circular" and self.size is not None:
-            spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.kernel_size, strict=True)]
-            return all(span <= n for span, n in zip(spans, self.size, strict=True))
+            return all(line.span <= n for line, n in zip(self.lines, self.size, strict=True))
         return self.border in ("zeros", "clamp")
 
     def holds(self, target: Tensor, source: Tensor, targets: int, sources: int, tokens: Any = None) -> Tensor:
@@ -240,7 +184,7 @@ class Grid(Neighbours):
         out = self.target_size(size)
         kept = torch.ones((), dtype=torch.bool, device=target.device)
         for a in reversed(range(self.axes)):
-            cell, valid, _, _ = self._axis(a, size[a], torch.arange(out[a], device=target.device))
+            cell, valid, _, _ = self.lines[a].cells(size[a], torch.arange(out[a], device=target.device))
             table = valid.new_zeros(out[a], size[a])
             for k in range(cell.shape[1]):  # a cell may be met twice
                 table[valid[:, k].nonzero().squeeze(-1), cell[:, k][valid[:, k]]] = True
@@ -253,10 +197,10 @@ class Grid(Neighbours):
         out = self.target_size(size)
         side = {1: 32, 2: 7}.get(self.axes, 4)
         axes = []
-        for a in range(self.axes):
-            cell, valid, _, _ = self._axis(a, size[a], torch.arange(out[a], device=device))
-            step = self.dilation[a] if self.stride[a] == 1 else 1
-            axes.append(axis_tiles(cell, valid, max(side, self.kernel_size[a]), step))
+        for line, n in zip(self.lines, size, strict=True):
+            cell, valid, _, _ = line.cells(n, torch.arange(line.targets(n), device=device))
+            step = line.dilation if line.stride == 1 else 1
+            axes.append(axis_tiles(cell, valid, max(side, line.kernel), step))
         return grid_tiles(axes, out, size, device)
 
     def degree(self, targets: int, sources: int) -> int:

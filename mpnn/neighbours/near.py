@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,12 +12,10 @@ from torch import Tensor
 from mpnn.checks import compiling, positive, wide
 from mpnn.edges import Edges
 from mpnn.memo import outside
+from mpnn.nearness import blocks, hidden, lowest, seen
 from mpnn.neighbours.base import Neighbours
 from mpnn.slots import SameSet, extent, row_numbers, two
-from mpnn.tokens.base import Tokens
 
-_DISTANCES = 1 << 20  # distances held at once
-_ROWS = 128  # targets at once in a batch of graphs
 _BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"  # inner products would make equal distances unequal
 
 
@@ -44,13 +41,13 @@ class Near(Neighbours):
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges:
         if tokens is None:
             raise ValueError(f"expected tokens= for the edges of {self}, which reads their places, got None")
-        at_source, at_target = (_seen(self, t) for t in two(tokens))
+        at_source, at_target = (seen(self, t) for t in two(tokens))
         dtype, same = at_source.dtype, not isinstance(tokens, tuple) or isinstance(tokens, SameSet)
         with outside(), torch.no_grad():
             i = row_numbers(rows, targets, at_source.device)
             low, high, _ = extent(tokens, targets, sources, i)
             at_source, at_target = (
-                _hidden(self, t, at) for t, at in zip(two(tokens), (at_source, at_target), strict=True)
+                hidden(self, t, at) for t, at in zip(two(tokens), (at_source, at_target), strict=True)
             )
 
             def measured(block: slice, first: int, last: int, several: bool) -> Tensor:
@@ -69,7 +66,7 @@ class Near(Neighbours):
                 target = i[:, None].expand_as(column)
                 return Edges(column.reshape(-1), target.reshape(-1), valid=valid.reshape(-1))
             found = [(i[:0], i[:0])]
-            for block, first, last, several in _blocks(low, high):
+            for block, first, last, several in blocks(low, high):
                 row, column = self._chosen(measured(block, first, last, several), dtype)
                 found.append((i[block][row], column + first))
             made_target, made_source = (torch.cat(t) for t in zip(*found, strict=True))
@@ -86,7 +83,7 @@ class Near(Neighbours):
         if (source.coordinates is None) != (target.coordinates is None):
             return  # refused by binding, in its own words
         kind = "features" if source.coordinates is None else "coordinates"
-        ours, theirs = (_seen(self, t).shape[-1] for t in (source, target))
+        ours, theirs = (seen(self, t).shape[-1] for t in (source, target))
         if ours != theirs:
             raise ValueError(
                 f"expected {kind} of sources and targets of one width for {self}, which compares them, got {ours} and "
@@ -129,7 +126,7 @@ class KNN(Near):
         if k < width:
             cut = ((nearest[:, k] == nearest[:, k - 1]) & (nearest[:, k] < math.inf)).nonzero().squeeze(-1)
             if cut.numel():
-                column[cut] = _lowest(distance[cut], nearest[cut, k - 1, None], k)
+                column[cut] = lowest(distance[cut], nearest[cut, k - 1, None], k)
         column = column.sort(1).values
         row, place = (column < width).nonzero(as_tuple=True)
         return row, column[row, place]
@@ -197,50 +194,3 @@ class Radius(Near):
 
     def extra_repr(self) -> str:
         return f"{self.r}"
-
-
-def _seen(rule: Near, tokens: Tokens | None) -> Tensor:
-    """What is compared: (N, axes), without gradient."""
-    assert tokens is not None
-    return _plain(rule, (tokens.x if tokens.coordinates is None else tokens.coordinates).detach())
-
-
-def _hidden(rule: Near, tokens: Tokens | None, at: Tensor) -> Tensor:
-    """The same in float64, masked tokens at NaN, which is near nothing."""
-    mask = None if tokens is None or tokens.mask is None else _plain(rule, tokens.mask)
-    return at.double() if mask is None else at.double().masked_fill(~mask[:, None], math.nan)
-
-
-def _plain(rule: Near, tensor: Tensor) -> Tensor:
-    """A tensor's values, out of the functional transforms around it."""
-    if compiling():
-        return tensor
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        if torch._C._functorch.is_batchedtensor(tensor):
-            raise ValueError(
-                f"expected coordinates, mask or features that vmap does not map over for {rule}, whose edges are "
-                "others for each sample, got mapped ones; join the samples to (N, C) and pass batch="
-            )
-        tensor = torch._C._functorch.get_unwrapped(tensor)
-    return tensor
-
-
-def _lowest(distance: Tensor, last: Tensor, k: int) -> Tensor:
-    """The k columns with the smallest distance, of those at the ``last`` distance the lowest columns: (rows, k)."""
-    nearer, equal = distance < last, distance == last
-    chosen = nearer | (equal & (equal.cumsum(1) <= k - nearer.sum(1, keepdim=True)))
-    return chosen.nonzero()[:, 1].view(-1, k)
-
-
-def _blocks(low: Tensor, high: Tensor) -> Iterator[tuple[slice, int, int, bool]]:
-    """Blocks of targets, with the first source of their graphs, the one after the last, and whether these are several.
-
-    A block measures the sources of all graphs that it touches, so that blocks of small graphs are small.
-    """
-    count = low.shape[0]
-    widest = max(1, int((high - low).max())) if count else 1
-    rows = _DISTANCES // widest if bool((low == low[:1]).all()) else min(_DISTANCES // widest, _ROWS)
-    for start in range(0, count, max(1, rows)):
-        stop = min(start + max(1, rows), count)
-        first, last = int(low[start]), int(high[stop - 1])
-        yield slice(start, stop), first, last, (first, last) != (int(low[stop - 1]), int(high[start]))

@@ -78,6 +78,15 @@ class Window(Neighbours):
         tile = min(256, max(32, 3 * self.relations // 4))  # the fused backward wants long tiles, its forward short ones
         return band(first, length, slot, low, high, left=self.left, right=self.right, step=self.dilation, tile=tile)
 
+    def within(self, other: Neighbours) -> bool:
+        return super().within(other) or any(
+            isinstance(rule, Window)
+            and self.dilation % rule.dilation == 0
+            and self.left * self.dilation <= rule.left * rule.dilation
+            and self.right * self.dilation <= rule.right * rule.dilation
+            for rule in other.operands()
+        )
+
     def degree(self, targets: int, sources: int) -> int:
         return self.relations
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from mpnn import limits
+from mpnn.listing import kept_for
 from mpnn.memo import outside
 from mpnn.neighbours import Neighbours
-from mpnn.neighbours.base import kept_for
 
 
 @dataclasses.dataclass

@@ -47,6 +47,7 @@ class Tokens:
 
     def __post_init__(self) -> None:
         _tensor("x", self.x)
+        checks.dense("x", self.x, "(..., N, C)")
         if not (self.x.is_floating_point() or self.x.is_complex()):
             raise TypeError(f"expected x of a floating-point dtype, got {self.x.dtype}; embed integer ids first")
         if self.x.ndim < 2:

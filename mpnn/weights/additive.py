@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mpnn.checks import divides, instance, positive, wide
+from mpnn.checks import autocasting, divides, instance, positive, wide
 from mpnn.pairs import Pairs
 from mpnn.weights.base import EdgeNetwork, glorot_
 
@@ -67,7 +67,7 @@ class AdditiveScore(EdgeNetwork):
         if x_source is not x_target and self.projection is None:
             return None  # the target's value is not at hand
         plain = value.dtype == self.source.dtype == wide(value.dtype)  # in half such products would add up in half
-        plain = plain and not torch.is_autocast_enabled(value.device.type)
+        plain = plain and not autocasting(value.device.type)
         if self.projection is None and plain:  # both terms in one product per head: no tensor of products, none to add
             both = (value @ torch.stack([self.source, self.target], -1)).transpose(-3, -2)
             source, target = both.unbind(-1)

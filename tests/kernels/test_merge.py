@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mpnn import MessagePassing, attend
 from mpnn.kernels import merge
-from mpnn.neighbours import AllTokens, Blocks, Global, Graph, Grid, Neighbours, Union, Window
+from mpnn.neighbours import AllTokens, Blocks, Edges, Global, Graph, Grid, Neighbours, Random, Union, Window
 from mpnn.positions import ALiBi
 from mpnn.weights import QKSoftmax
 
@@ -63,7 +63,7 @@ PATTERNS: dict[str, tuple[Neighbours, Tensor, str]] = {
         by(lambda i, j: edge(i, j) or edge(j, i) or i < 1 or j < 1),
         "merge",
     ),
-    "GPS": (Graph(EDGES, N) | AllTokens(), by(lambda i, j: True), "merge"),
+    "GPS": (Graph(EDGES, N) | AllTokens(), by(lambda i, j: True), "sdpa"),
     "grid with a graph": (
         Grid((6, 8), 3) | Graph(EDGES, N),
         by(lambda i, j: edge(i, j) or all(abs(a - b) <= 1 for a, b in zip(CELLS[i], CELLS[j], strict=True))),
@@ -112,6 +112,43 @@ def test_parts_are_disjoint_and_whole(operands: tuple[Neighbours, ...]) -> None:
     expected = torch.zeros_like(count)
     expected[whole.target, whole.source] = 1
     assert torch.equal(count, expected)
+
+
+TWICE = torch.tensor([[0, 0, 1, 2, 2], [3, 3, 3, 4, 4]])
+
+
+class Doubled(Neighbours):
+    """A person's own rule that names each of its pairs twice."""
+
+    listed = True
+
+    def edges(self, targets, sources, *, rows=None, tokens=None):  # type: ignore[no-untyped-def]
+        i = torch.arange(targets).repeat(2)
+        return Edges(i, i)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Graph(TWICE, N) | Random(1, 0),
+        Graph(TWICE, N) | Graph(EDGES, N),
+        Grid(N, 5, border="replicate") | Random(1, 0),
+        Grid(N, 5, border="reflect") | Graph(TWICE, N),
+        Doubled() | Graph(TWICE, N),
+    ],
+    ids=repr,
+)
+def test_what_a_part_names_twice_counts_once(rule: Neighbours) -> None:
+    q, k, v = (torch.randn(1, N, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    mask = torch.zeros(N, N, dtype=torch.bool)
+    found = rule.edges(N, N)
+    mask[found.target, found.source] = True
+    assert int(mask.sum()) == len(found)
+    blank = ~mask.any(-1, keepdim=True)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask | blank).masked_fill(blank, 0)
+    y, grad = attend(q, k, v, rule, kernel="merge"), torch.randn(1, N, 4, dtype=torch.float64)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(t, (q, k, v), grad) for t in (y, expected)))
 
 
 def test_a_part_without_sources_changes_nothing() -> None:

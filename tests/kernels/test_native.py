@@ -8,7 +8,9 @@ import pickle
 import subprocess
 import sys
 import warnings
+from array import array
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from helpers.compare import agree, run
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.edges import Edges
 from mpnn.kernels import native
-from mpnn.native import jobs
+from mpnn.native import jobs, threads
 from mpnn.native.rows import Rows
 from mpnn.neighbours import Graph
 from mpnn.positions import RelativeBias
@@ -69,7 +71,7 @@ def case(name: str, dtype: torch.dtype = torch.float64, lead: tuple[int, ...] = 
 def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LEAST", 20)
     monkeypatch.setattr(jobs, "MOST", 20)
-    monkeypatch.setattr(jobs, "SERIAL", 0)
+    monkeypatch.setattr(threads, "SERIAL", 0)
 
 
 @needs_numba
@@ -95,8 +97,8 @@ def test_rows_longer_than_a_block(name: str, cut: bool, lead: tuple[int, ...], r
 def test_threads_do_not_change_a_bit(name: str, dtype: torch.dtype, small_jobs: None) -> None:
     call, leaves = case(name, dtype)
     results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
+    for many in (1, 2, 3):
+        torch.set_num_threads(many)
         try:
             with use_kernels("native"):
                 results.append(run(call, leaves))
@@ -231,17 +233,26 @@ def test_no_place_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """numba refuses to cache where nothing can be written; the function is compiled in memory then."""
     import numba
 
-    from mpnn.native import lanes
+    from mpnn.native import compiled
 
-    plain = numba.njit
+    def refusing(plain: Any) -> Any:
+        def decorator(*kinds: Any, cache: bool = False, **options: Any) -> Any:
+            if cache:
+                raise RuntimeError("cannot cache function: no locator available")
+            return plain(*kinds, **options)
 
-    def njit(cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return plain(**options)
+        return decorator
 
-    monkeypatch.setattr(numba, "njit", njit)
-    assert lanes.compiled(lambda x: x + 1)(2) == 3
+    for name in ("njit", "cfunc"):
+        monkeypatch.setattr(numba, name, refusing(getattr(numba, name)))
+    assert compiled.compiled(lambda x: x + 1)(2) == 3
+
+    def count(address):  # type: ignore[no-untyped-def]
+        compiled.taken(compiled.pointer(address, 0), 1)
+
+    numbers = array("q", [5, 7])
+    compiled.entry(count, int).ctypes(numbers.buffer_info()[0])
+    assert list(numbers) == [5, 8]
 
 
 def test_numba_is_not_imported_before_it_is_needed() -> None:
@@ -249,24 +260,43 @@ def test_numba_is_not_imported_before_it_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def _count(threads: int = 2) -> int:
-    """How many of 100 jobs ran, each once."""
-    seen: list[int] = []
+def _counted(many: int = 2) -> bool:
+    """Whether 100 jobs ran, each once, by at most so many threads."""
+    from mpnn.native.compiled import entry, pointer, taken
+    from mpnn.native.steps import next_jobs
+
+    def counting(address):  # type: ignore[no-untyped-def]
+        block = pointer(address, 0)
+        taken(pointer(block[6], 0), 100)  # a thread more
+        first, last = next_jobs(address)
+        while first < last:
+            for job in range(first, last):
+                taken(pointer(block[6], 0), job)
+            first, last = next_jobs(address)
+
+    seen = array("q", [0] * 101)
     before = torch.get_num_threads
-    torch.get_num_threads = lambda: threads  # type: ignore[assignment]
+    torch.get_num_threads = lambda: many  # type: ignore[assignment]
     try:
-        jobs.run(lambda first, end: seen.extend(range(first, end)), 100, 1 << 30)
+        threads.run(entry(counting, int), 100, 1 << 30, 64, [seen.buffer_info()[0]])
     finally:
         torch.get_num_threads = before
-    return len(seen) if sorted(seen) == list(range(100)) else -1
+    return list(seen[:100]) == [1] * 100 and 1 <= seen[100] <= many
 
 
-def test_jobs_run_once_also_after_a_fork() -> None:
-    assert _count() == _count(7) == 100
+@needs_numba
+def test_jobs_run_once_also_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's threads and by Python's, and by these after a fork."""
+    assert _counted()
+    assert _counted(7)
+    monkeypatch.setattr(threads, "_parallel", None)
+    assert _counted()
+    assert _counted(7)
+    monkeypatch.undo()
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this system does not fork")
     context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: sys.exit(_count() != 100))
+    child = context.Process(target=lambda: sys.exit(not _counted() or threads._parallel is not None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks beside threads
         child.start()
@@ -274,12 +304,20 @@ def test_jobs_run_once_also_after_a_fork() -> None:
     assert child.exitcode == 0
 
 
-def test_an_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+@needs_numba
+def test_passes_from_several_threads_at_once(small_jobs: None) -> None:
+    """Each thread of Python's is the master of threads of its own."""
+    call, leaves = case("GAT", torch.float32)
+    torch.set_num_threads(2)
+    try:
+        with use_kernels("native"):
+            expected = run(call, leaves)["output"]
 
-    def work(first: int, end: int) -> None:
-        if end == 100:
-            raise OverflowError("the last job")
+            def same(_: int) -> bool:
+                with use_kernels("native"):
+                    return torch.equal(call(), expected)
 
-    with pytest.raises(OverflowError, match="the last job"):
-        jobs.run(work, 100, 1 << 30)
+            with ThreadPoolExecutor(4) as pool:
+                assert all(pool.map(same, range(40)))
+    finally:
+        torch.set_num_threads(1)

@@ -53,7 +53,7 @@ def test_two_lengths(targets: int, sources: int, causal: bool) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("channels", [1, 8, 15, 16, 17, 40])
-@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("batch", [1, 3, 9, 20])
 def test_blocks_of_channels_and_chunks_of_entries(batch: int, channels: int, dtype: torch.dtype) -> None:
     compared(numbers(batch, 20, channels, dtype=dtype), numbers(20, channels, dtype=dtype), 20)
 
@@ -164,5 +164,6 @@ def test_when_it_is_chosen() -> None:
     wide = MessagePassing(AllTokens(max_tokens=200), SharedKernel(16, 16))
     with pytest.raises(ValueError, match="needs groups=channels"), use_kernels("native_fft"):
         wide(torch.zeros(1, 200, 16))
+    assert layer(16)(torch.zeros(0, 200, 16, requires_grad=True)).shape == (0, 200, 16)
     mapped, x = layer(16), torch.randn(2, 200, 16)
     torch.testing.assert_close(torch.func.vmap(mapped)(x), mapped(x))

@@ -97,7 +97,7 @@ def test_a_forced_layer_never_falls_back() -> None:
         layer(x)
     with pytest.raises(ValueError, match="linear: needs Full or AllTokens with Static"):
         layer.plan(x)
-    with pytest.raises(ValueError, match=r"got conv \(conv: .*sdpa, tiles, reference can"):
+    with pytest.raises(ValueError, match=r"got conv \(conv: .*sdpa, tiles, pairwise, reference can"):
         attend(x[None], x[None], x[None], AllTokens(), kernel="conv")
     free = MessagePassing(AllTokens(), QKSoftmax(4, 2))
     with use_kernels("spmm", "linear"), pytest.raises(ValueError, match="got spmm or linear"):

@@ -10,8 +10,8 @@ from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
-from mpnn import MessagePassing, Tokens, attend
-from mpnn.neighbours import KNN, AllTokens, Edges, Neighbours, Radius, near
+from mpnn import MessagePassing, Tokens, attend, nearness
+from mpnn.neighbours import KNN, AllTokens, Edges, Full, Grid, Neighbours, Radius
 from mpnn.weights import EdgeLearned, QKSoftmax, RadialFilter, SharedKernel
 
 
@@ -38,7 +38,7 @@ RULES = [KNN(1), KNN(4), KNN(30), KNN(31), KNN(99), Radius(0.0), Radius(1.0), Ra
 def test_ties_go_to_the_lower_index(rule: Neighbours, small: bool, dtype: torch.dtype, monkeypatch) -> None:
     """Whole points on a small grid, many of them equal: nearly every choice cuts a tie."""
     if small:
-        monkeypatch.setattr(near, "_DISTANCES", 64)
+        monkeypatch.setattr(nearness, "_DISTANCES", 64)
     a, b = (torch.randint(0, 4, (n, 2)).to(dtype) for n in (31, 17))
     one, other = Tokens(torch.ones(31, 1), coordinates=a), Tokens(torch.ones(17, 1), coordinates=b)
     assert ends(rule.edges(31, 31, tokens=one)) == by_loop(rule, a)
@@ -87,7 +87,7 @@ def test_scikit_learn(width: int) -> None:
 @pytest.mark.parametrize("rows", [1, 3, 128])
 def test_a_batch_is_its_graphs_one_by_one(rule: Neighbours, rows: int, monkeypatch) -> None:
     """Graphs of several sizes, an empty one and one of a single token among them, in blocks that cut them."""
-    monkeypatch.setattr(near, "_ROWS", rows)
+    monkeypatch.setattr(nearness, "_ROWS", rows)
     sizes, others = [3, 0, 1, 7, 2], [2, 1, 0, 6, 4]
     x, y = torch.randn(13, 2), torch.randn(13, 2)
     batch, other = (torch.repeat_interleave(torch.arange(5), torch.tensor(t)) for t in (sizes, others))
@@ -123,6 +123,15 @@ def test_places_that_are_no_numbers_are_near_nothing() -> None:
     at = torch.tensor([[0.0], [math.nan], [1.0], [math.inf]])
     assert ends(KNN(3).edges(4, 4, tokens=Tokens(at))) == [(0, 2), (2, 0)]
     assert ends(Radius(math.inf).edges(4, 4, tokens=Tokens(at))) == [(0, 2), (2, 0)]
+
+
+@pytest.mark.parametrize("rule", [Grid(7, 3, stride=2, padding=1) & KNN(2), Full(7, 4) - Radius(1.0)], ids=str)
+def test_targets_of_a_rule_of_its_own_have_no_places(rule: Neighbours) -> None:
+    """What has no token is near nothing, and not near what the token of its number is near."""
+    layer, x, y = MessagePassing(rule, SharedKernel(2, 2)), torch.randn(7, 2), torch.randn(4, 2)
+    with pytest.raises(ValueError, match=r"expected \(x_source, x_target\) .* compares its 4 targets with the sources"):
+        layer(x)
+    assert layer((x, y)).shape == (4, 2)
 
 
 def test_neighbours_are_made_at_each_call() -> None:
@@ -204,6 +213,6 @@ def test_memory_is_bounded() -> None:
     x = Tokens(torch.randn(3000, 16))
     with Watch():
         KNN(4).edges(3000, 3000, tokens=x)
-    assert 3000 * 16 <= largest <= near._DISTANCES < 3000**2
+    assert 3000 * 16 <= largest <= nearness._DISTANCES < 3000**2
     with pytest.raises(ValueError, match=r"expected tokens= for the edges of KNN\(4\)"):
         KNN(4).edges(3, 3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mpnn import MessagePassing, Tokens, attend
-from mpnn.neighbours import AllTokens, Edges, Full, Graph, Grid, Window
+from mpnn.neighbours import KNN, AllTokens, Edges, Full, Graph, Grid, Neighbours, Random, Window
 from mpnn.weights import QKSoftmax, SharedKernel
 
 
@@ -87,3 +87,24 @@ def test_grids_of_one_size_given_when_built_or_called() -> None:
             free(x, grid=wrong)
     with pytest.raises(ValueError, match=r"as .* was built with"):
         built(x, grid=(4, 3))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_compiled_rules_hold_what_they_list(n: int) -> None:
+    """Those that give as many edges whatever their values: rows that are no pair are none of the other rule's."""
+    x = torch.randn(n, 3)
+    for rule in (
+        AllTokens(causal=True) & Random(3, 5),
+        AllTokens() - Random(3, 5),
+        Window(2) - (Random(2, 0) & KNN(2)),
+    ):
+        layer = MessagePassing(rule, SharedKernel(3, 3, fixed=True))
+        compiled = torch.compile(layer, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("rule", [Window(2, 1), Random(2, 0) | Window(0), AllTokens() - Window(1)], ids=repr)
+def test_compiled_without_sources(rule: Neighbours) -> None:
+    layer, x = MessagePassing(rule, QKSoftmax(4, 2)), torch.randn(5, 4)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, source=x[:0]), layer(x, source=x[:0]))

@@ -12,7 +12,7 @@ from mpnn.interop.attention import dense, heard
 from mpnn.interop.transformers.masks import Reading, numbers
 from mpnn.memo import derived
 from mpnn.neighbours import AllTokens, Blocks, Global, Graph, Neighbours, Random, Window
-from mpnn.neighbours.expression import Expression
+from mpnn.neighbours.base_expression import Expression
 from mpnn.returned import EdgeWeights
 from mpnn.tokens.base import Tokens
 

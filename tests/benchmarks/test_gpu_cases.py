@@ -11,7 +11,7 @@ import torch
 from benchmarks import gpu, gpu_cases, results, roofs, timing
 from benchmarks.case import Entry
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,63 @@
+"""Threads for compiled passes: those of torch's own OpenMP, which stand ready between two of torch's operations.
+
+Threads of Python's wake slowly, and share a core with torch's, which spin for a while after each operation. They run
+the jobs where torch has no OpenMP of GNU's interface, and after a fork, which the others do not survive.
+
+A pass is a C function of one address. There stand int64 numbers: the next job, the next thread, how many jobs, how many
+of them at a time, where the threads' space is, how many bytes each has, and from LEADING on what the pass reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+LEADING = 6
+SERIAL = 1 << 16  # multiplications below which a second thread costs more than it saves
+_EACH = 16  # times that a thread comes for jobs, or oftener
+_pool: ThreadPoolExecutor | None = None
+_parallel = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)  # of the library that torch is linked with
+if _parallel is not None:
+    _parallel.restype = None
+    _parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+def run(function: Any, jobs: int, cost: int, space: int, numbers: list[int]) -> None:
+    """The pass over all jobs; ``cost``: about how many multiplications that is; ``space``: bytes for each thread."""
+    threads = 1 if cost < SERIAL else min(torch.get_num_threads(), jobs)
+    held = torch.empty(threads * space, dtype=torch.uint8)
+    step = -(-jobs // (_EACH * threads))
+    block = array("q", [0, 0, jobs, step, held.data_ptr(), space, *numbers])
+    address = block.buffer_info()[0]
+    if threads < 2:
+        function.ctypes(address)
+    elif _parallel is not None:
+        _parallel(function.address, address, threads, 0)
+    else:
+        _python_threads(function.ctypes, address, threads)
+
+
+def _python_threads(function: Any, address: int, threads: int) -> None:
+    global _pool
+    pool = _pool
+    if pool is None:
+        pool = _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="mpnn")
+    others = [pool.submit(function, address) for _ in range(threads - 1)]
+    function(address)
+    for other in others:
+        if not other.cancel():  # one that never began has nothing left to do
+            other.result()
+
+
+def _forget() -> None:
+    global _pool, _parallel
+    _pool = _parallel = None  # the threads stayed with the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

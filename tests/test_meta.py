@@ -1,0 +1,28 @@
+"""Layers on the meta device, where shapes are known and numbers are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mpnn import MessagePassing
+from mpnn.neighbours import AllTokens, Full, Grid
+from mpnn.positions import Rotary
+from mpnn.weights import QKSoftmax, SharedKernel, Static
+
+LAYERS = {
+    "linear": lambda: MessagePassing(Full(6, 3), Static(4, 5)),
+    "conv": lambda: MessagePassing(Grid((2, 3), 3), SharedKernel(4, 5)),
+    "fft": lambda: MessagePassing(AllTokens(max_tokens=6), SharedKernel(4, 5)),
+    "sdpa": lambda: MessagePassing(AllTokens(causal=True), QKSoftmax(4, 2, position=Rotary(2))),
+}
+
+
+@pytest.mark.parametrize("kernel", LAYERS)
+def test_shapes_without_numbers(kernel: str) -> None:
+    layer, x = LAYERS[kernel](), torch.randn(2, 6, 4)
+    expected = layer(x).shape
+    layer.to("meta")
+    for _ in range(2):  # the second one is remembered
+        y = layer(x.to("meta"))
+        assert y.shape == expected and y.is_meta
