@@ -27,6 +27,12 @@ def fast_length(n: int) -> int:
     return best
 
 
+def taps_of(neighbours: Any, targets: int, sources: int) -> slice:
+    """Which relations are taps: those of the distances that a call of these sizes has, ascending."""
+    first = getattr(neighbours, "max_tokens", sources) - sources
+    return slice(first, first + (sources if neighbours.causal else sources + targets - 1))
+
+
 def plain(x: Tensor, taps: Tensor, targets: int, groups: int, length: int) -> Tensor:
     """The correlation by FFT as plain torch operations: x (B, M, in), taps (T, out, in/groups) → (B, out, N)."""
     seen = torch.fft.rfft(x.transpose(1, 2), length)

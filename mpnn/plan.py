@@ -15,7 +15,7 @@ from mpnn.kernels import KERNELS, Kernel, Spec, merge
 
 NAMES = tuple(k.name for k in KERNELS)
 BY_NAME: dict[str, Kernel] = {k.name: k for k in KERNELS}
-DENSE = ("linear", "conv", "fft", "sdpa", "flex", "tiles", "merge", "pairwise")  # kernels that list no edges
+DENSE = ("linear", "conv", "native_fft", "fft", "sdpa", "flex", "tiles", "merge", "pairwise")  # they list no edges
 # What use_kernels allows, empty for all: a plain global, which torch.compile reads and guards on; a ContextVar it
 # does not.
 allowed: tuple[str, ...] = ()

@@ -40,3 +40,25 @@ def no_fused_products(spec: Spec) -> list[str]:
     if spec.transforms and spec.dropout:
         why.append("dropout under a functional transform")
     return why
+
+
+def no_correlation(spec: Spec) -> list[str]:
+    """Why this call is no correlation over one sequence."""
+    why = []
+    if spec.weight != "SharedKernel" or spec.neighbours not in ("AllTokens", "Full"):
+        why.append("needs AllTokens(max_tokens=m) or Full with SharedKernel: one weight per distance of two tokens")
+    elif spec.relations < (spec.sources if spec.causal else spec.sources + spec.targets - 1):
+        why.append(
+            "AllTokens() without max_tokens counts no distances: a weight built for edges weighs all pairs alike"
+        )
+    if spec.fixed:
+        why.append("fixed=True has no kernel: every weight is 1")
+    if spec.reduce != "sum" or spec.normalise is not None:
+        why.append("sums without normalisation only")
+    if spec.pair_mask or spec.edge_weight or spec.edge_attr:
+        why.append("pair_mask and edge data make the kernel depend on the place")
+    if spec.ragged:
+        why.append("batch: each graph would be a sequence of its own; pad them to leading dimensions with mask=")
+    if spec.targets == 0 or spec.sources == 0:
+        why.append("there is no token to convolve")
+    return why

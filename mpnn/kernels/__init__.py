@@ -8,6 +8,7 @@ from mpnn.kernels import (
     linear,
     merge,
     native,
+    native_fft,
     padded,
     pairwise,
     reference,
@@ -23,6 +24,7 @@ from mpnn.spec import Spec
 KERNELS: tuple[Kernel, ...] = (
     linear,
     conv,
+    native_fft,
     fft,
     sdpa,
     flex,

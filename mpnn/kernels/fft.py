@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mpnn.checks import autocasting, wide
-from mpnn.correlation import Correlation, fast_length, forward_only, plain
+from mpnn.correlation import Correlation, fast_length, forward_only, plain, taps_of
 from mpnn.kernels.base import Call
+from mpnn.reasons import no_correlation
 from mpnn.spec import Spec
 
 name = "fft"
@@ -29,24 +30,7 @@ _MATRIX, _LARGE_MATRIX, _CACHE = 6, 30, 1 << 21
 
 def unsupported(spec: Spec) -> list[str]:
     """Why this call is no correlation over one sequence."""
-    why = []
-    if spec.weight != "SharedKernel" or spec.neighbours not in ("AllTokens", "Full"):
-        why.append("needs AllTokens(max_tokens=m) or Full with SharedKernel: one weight per distance of two tokens")
-    elif spec.relations < (spec.sources if spec.causal else spec.sources + spec.targets - 1):
-        why.append(
-            "AllTokens() without max_tokens counts no distances: a weight built for edges weighs all pairs alike"
-        )
-    if spec.fixed:
-        why.append("fixed=True has no kernel: every weight is 1")
-    if spec.reduce != "sum" or spec.normalise is not None:
-        why.append("sums without normalisation only")
-    if spec.pair_mask or spec.edge_weight or spec.edge_attr:
-        why.append("pair_mask and edge data make the kernel depend on the place")
-    if spec.ragged:
-        why.append("batch: each graph would be a sequence of its own; pad them to leading dimensions with mask=")
-    if spec.targets == 0 or spec.sources == 0:
-        why.append("there is no token to convolve")
-    return why
+    return no_correlation(spec)
 
 
 def run(call: Call, reference: Any) -> Tensor:
@@ -89,8 +73,8 @@ def _prepared(call: Call, batch: int) -> Callable[[Tensor], Tensor]:
     """The correlation of (B, M, in) → (B, out, N), by the faster way for these numbers."""
     rule, rule_of_places, n, m = call.weight, call.neighbours, call.targets, call.sources
     groups, dtype = rule.heads or rule.groups, wide(call.value.dtype)
-    limit = getattr(rule_of_places, "max_tokens", m)
-    first, count = limit - m, m if rule_of_places.causal else m + n - 1
+    used = taps_of(rule_of_places, n, m)
+    count = used.stop - used.start
     per_group = 1 if rule.heads is not None else rule.before // rule.groups
     out = rule.heads or rule.after
     compiling = torch.compiler.is_compiling()
@@ -99,9 +83,9 @@ def _prepared(call: Call, batch: int) -> Callable[[Tensor], Tensor]:
         """The weights of the distances that this call has, ascending: (taps, out, in/groups)."""
         weight = rule.matrices().to(dtype)
         if compiling:  # a slice would compile once more where it is the whole
-            weight = weight.index_select(0, first + torch.arange(count, device=weight.device))
+            weight = weight.index_select(0, used.start + torch.arange(count, device=weight.device))
         else:
-            weight = weight[first : first + count]
+            weight = weight[used]
         return weight[..., None] if rule.heads is not None else weight
 
     if not by_fft(batch, out, per_group, count, m, n):

@@ -18,13 +18,20 @@ types: Any = numba.types
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 
 
-def compiled(function: Callable) -> Any:
+def compiled(function: Callable, inline: bool = True) -> Any:
     """numba's function, kept on disk where that can be written."""
-    options = {"nogil": True, "forceinline": True, "fastmath": set(FLAGS), "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "fastmath": set(FLAGS), "error_model": "numpy"}
+    if inline:
+        options["forceinline"] = True
     try:
         return numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no place for a cache
         return numba.njit(**options)(function)
+
+
+def outlined(function: Callable) -> Any:
+    """The same for a function so long that it is called where it is used, and not compiled anew at each place."""
+    return compiled(function, inline=False)
 
 
 def entry(function: Callable, *fixed: Any) -> Any:

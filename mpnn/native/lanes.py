@@ -118,6 +118,7 @@ def _less(builder: Any, v: Any, w: Any) -> Any:
 
 
 plus = _two(lambda builder, v, w: builder.fadd(v, w, flags=FLAGS))
+minus = _two(lambda builder, v, w: builder.fsub(v, w, flags=FLAGS))
 times = _two(lambda builder, v, w: builder.fmul(v, w, flags=FLAGS))
 more = _two(_more)  # the larger, w where v is not larger; v where one is no number
 less = _two(_less)  # v - w, and -inf where w is -inf

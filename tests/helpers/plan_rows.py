@@ -7,6 +7,7 @@ from typing import Any
 GPU = {"device": "cuda", "dtype": "bfloat16"}
 FLEX = GPU | {"channels": 128, "score_channels": 64}  # heads of 64 channels
 
+LONG = {"targets": 4096, "sources": 4096, "relations": 4096, "channels": 64, "parts": 64, "out_channels": 64}
 DENSE = {"edges": 100_000, "padded": 149_000}
 
 # (place, rule): the spec of that case, then with what is changed in it, the kernel that runs.
@@ -108,6 +109,18 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("AllTokens max_tokens", "SharedKernel mean", {}, "pairwise"),
     ("AllTokens max_tokens", "fixed sum", {}, "pairwise"),
     ("AllTokens causal max_tokens", "SharedKernel depthwise", {}, "fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG, "native_fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"mask": True, "grad": True}, "native_fft"),
+    (
+        "AllTokens causal max_tokens",
+        "SharedKernel depthwise",
+        LONG | {"channels": 8, "parts": 8, "out_channels": 8},
+        "fft",
+    ),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"parts": 32}, "fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"device": "cuda"}, "fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"compiling": True}, "fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"transforms": ("grad",)}, "fft"),
     ("AllTokens of two lengths", "SharedKernel", {}, "fft"),
     ("AllTokens ragged", "SharedKernel", {}, "reference"),
     ("Full", "SharedKernel", {}, "fft"),

@@ -12,7 +12,7 @@ import torch
 from helpers.calls import trial
 from helpers.plan_rows import TABLE
 from mpnn import MessagePassing, attend, plan, use_kernels
-from mpnn.kernels import KERNELS, Spec, edge_softmax, native, padded, segment, spmm, triton_attention
+from mpnn.kernels import KERNELS, Spec, edge_softmax, native, native_fft, padded, segment, spmm, triton_attention
 from mpnn.neighbours import AllTokens, Full, Graph, Window
 from mpnn.plan import NAMES, choose
 from mpnn.weights import QKSoftmax, SharedKernel, Static
@@ -23,7 +23,7 @@ def everything_is_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The table of a machine with MKL, numba, torch_scatter and Triton; what was chosen is forgotten after."""
     for module in (spmm, edge_softmax):
         monkeypatch.setattr(module, "MKL", True)
-    for module in (native, padded, segment, triton_attention):
+    for module in (native, native_fft, padded, segment, triton_attention):
         monkeypatch.setattr(module, "INSTALLED", True)
     plan._choose.cache_clear()
     yield
