@@ -5,7 +5,9 @@ numba's arrays count their owners in every inner call: a pointer has none. Impor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -16,10 +18,19 @@ from numba.extending import intrinsic
 types: Any = numba.types
 # sums may be taken in any order; inf and NaN keep their meaning
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
+_SOURCES = hashlib.sha256(b"".join(p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()[:12]
+
+
+def _known(function: Callable) -> Callable:
+    """The function with these sources in its name: what numba keeps on disk it finds by that and by the function's own
+    file, and it would not see that another file has changed."""
+    function.__qualname__ += f"_{_SOURCES}"
+    return function
 
 
 def compiled(function: Callable, inline: bool = True) -> Any:
     """numba's function, kept on disk where that can be written."""
+    _known(function)
     options: dict[str, Any] = {"nogil": True, "fastmath": set(FLAGS), "error_model": "numpy"}
     if inline:
         options["forceinline"] = True
@@ -41,6 +52,7 @@ def entry(function: Callable, *fixed: Any) -> Any:
     """
     words = "_".join(str(len(x) if isinstance(x, tuple) else getattr(x, "__name__", x)) for x in fixed)
     function.__name__ = function.__qualname__ = f"{function.__name__}_{words}"
+    _known(function)
     kind, options = types.void(types.intp), {"fastmath": set(FLAGS), "error_model": "numpy"}
     try:
         return numba.cfunc(kind, cache=True, **options)(function)
