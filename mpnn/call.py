@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mpnn.edges import Edges, blocks_of
@@ -14,7 +15,7 @@ from mpnn.listing import enumerate_edges, own_edges
 from mpnn.neighbours import Graph, Neighbours
 from mpnn.pairs import Pairs
 from mpnn.scores import at_pairs
-from mpnn.slots import SameSet
+from mpnn.slots import SameSet, extent
 from mpnn.tokens.base import Tokens
 
 
@@ -84,8 +85,16 @@ class Call:
             return None
         if self.explicit is not None:
             return blocks_of(self.explicit.rows("target", self.targets).start, edges_each)
-        if self.neighbours.degree(self.targets, self.sources) * self.targets <= edges_each:
+        degree = self.neighbours.degree(self.targets, self.sources)
+        if degree * self.targets <= edges_each:
             return None
+        batch = self.tokens[0].batch
+        if batch is not None:  # a target hears no more than its own graph
+            rows = torch.arange(self.targets, device=batch.device)
+            low, high, _ = extent(self.target_tokens, self.targets, self.sources, rows)
+            start = torch.nn.functional.pad((high - low).clamp(max=degree).cumsum(0), (1, 0))
+            blocks = blocks_of(start, edges_each)
+            return blocks if len(blocks) > 1 else None
         return list(self.neighbours.row_blocks(self.targets, self.sources, edges_each))
 
     def block(self, rows: slice | None) -> tuple[Edges, Tensor | None]:
