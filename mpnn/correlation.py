@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mpnn.functions import batched
+
 BLOCK, ROWS = 1 << 19, 16  # numbers of one transform of several lines, and the fewest lines
 
 
@@ -73,6 +75,7 @@ class Correlation(torch.autograd.Function):
         return _outputs(torch.fft.irfft(_filtered(seen, kernel, groups), length), taps.shape[0] - targets, targets)
 
     @staticmethod
+    @batched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, taps, seen, kernel = ctx.saved_tensors
         length, groups = ctx.length, ctx.groups

@@ -8,6 +8,7 @@ runs instead; where no gradient is wanted, the bare forward. A module's call tak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,15 +29,21 @@ def twinned(function: type[Function]) -> type[Function]:
         function.setup_context(ctx, inputs, output)
         return output
 
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(batched(function.backward))}
+    function.twin = type(function.__name__, (Function,), methods)  # type: ignore[attr-defined]
+    return function
+
+
+def batched(function: Callable) -> Callable:
+    """A backward of the older style that runs under ``torch.autograd.grad(is_grads_batched=True)`` too."""
+
     def backward(ctx: Any, *grads: Any) -> Any:
         for grad in grads:
             if _is_batched(grad):
-                return _one_by_one(function.backward, ctx, grads)
-        return function.backward(ctx, *grads)
+                return _one_by_one(function, ctx, grads)
+        return function(ctx, *grads)
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function.twin = type(function.__name__, (Function,), methods)  # type: ignore[attr-defined]
-    return function
+    return backward
 
 
 def _one_by_one(backward: Any, ctx: Any, grads: tuple) -> tuple:

@@ -1,8 +1,9 @@
 """Steps of Fourier transforms over rows of complex numbers, several channels at a time.
 
-A row holds ``LANES`` real parts and then as many imaginary ones: two channels of real numbers, the second as the
-imaginary part of the first, and each lane is a transform of its own. So nothing is shuffled, and all lanes share their
-factors. Places count numbers, not rows. Importing this module imports numba.
+A row holds ``LANES`` real parts and then as many imaginary ones: two successive samples of as many channels, the second
+as the imaginary part of the first, and each lane is the transform of one channel. So nothing is shuffled, all lanes
+share their factors, and no channel has a part in another. Places count numbers, not rows. Importing this module imports
+numba.
 """
 
 from __future__ import annotations
@@ -162,17 +163,23 @@ def join3(w, place, step, table, at, half):
 
 
 @compiled
-def multiply(y, z, k, place, mirror, scale, conjugate, added):
-    """y := scale · z · k at a frequency and at its negative, where a lane's two channels can be told apart; where
-    ``conjugate`` is not empty by the conjugate of k, where ``added`` is not empty onto y."""
-    (a, b), (c, d) = _channels(z, place, mirror), _channels(k, place, mirror)
+def multiply(y, z, k, place, mirror, turns, at, scale, conjugate, added):
+    """y := scale · z · k at a frequency and at its negative; where ``conjugate`` is not empty by the conjugate of k,
+    where ``added`` is not empty onto y.
+
+    With a and b the spectra of a channel's even and odd samples, c and d those of its kernel, and t a delay by two
+    samples, even outputs have a·c + t·b·d and odd ones a·d + b·c; with the conjugate of k a·c̄ + b·d̄ and b·c̄ + t̄·a·d̄.
+    """
+    (a, b), (c, d), delay = _halves(z, place, mirror), _halves(k, place, mirror), _factor(turns, at)
     if len(conjugate):
-        first, second = _product_conjugate(a, c), _product_conjugate(b, d)
+        even = _sum(_product_conjugate(a, c), _product_conjugate(b, d))
+        odd = _sum(_product_conjugate(b, c), _product_conjugate(_product_conjugate(a, d), delay))
     else:
-        first, second = _product(a, c), _product(b, d)
-    first, second = _scaled(y, first, scale), _scaled(y, second, scale)
-    here = _sum_turned(first, second)
-    there = plus(first[0], second[1]), minus(second[0], first[1])  # conj(first) + i·conj(second)
+        even = _sum(_product(a, c), _product(delay, _product(b, d)))
+        odd = _sum(_product(a, d), _product(b, c))
+    even, odd = _scaled(y, even, scale), _scaled(y, odd, scale)
+    here = _sum_turned(even, odd)
+    there = plus(even[0], odd[1]), minus(odd[0], even[1])  # conj(even) + i·conj(odd)
     if len(added):
         here, there = _sum(row(y, place), here), _sum(row(y, mirror), there)
     put(y, place, here)
@@ -180,7 +187,7 @@ def multiply(y, z, k, place, mirror, scale, conjugate, added):
 
 
 @compiled
-def _channels(w, place, mirror):
-    """Twice the spectra of the two channels whose joint spectrum this is: z + z̄' and i·(z̄' - z)."""
+def _halves(w, place, mirror):
+    """Twice the spectra of the even and of the odd samples whose joint spectrum this is: z + z̄' and i·(z̄' - z)."""
     x, y = row(w, place), row(w, mirror)
     return (plus(x[0], y[0]), minus(x[1], y[1])), (plus(x[1], y[1]), minus(y[0], x[0]))

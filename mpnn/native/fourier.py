@@ -1,7 +1,8 @@
 """Fourier transforms of rows, and products of their spectra, in compiled code.
 
-Lengths are 2^a or 3 · 2^a. Frequencies come in the order in which the steps leave them, and go back from it: a spectrum
-is never sorted. Blocks that fit the cache are finished one after the other. Importing this module imports numba.
+Lengths, in rows, are 2^a or 3 · 2^a. Frequencies come in the order in which the steps leave them, and go back from it:
+a spectrum is never sorted. Blocks that fit the cache are finished one after the other. Importing this module imports
+numba.
 """
 
 from __future__ import annotations
@@ -25,20 +26,31 @@ def length_for(rows: int) -> int:
 
 @functools.lru_cache(64)
 def factors(length: int, double: bool) -> np.ndarray:
-    """The roots of unity by which steps multiply: those of the smallest step first, of the step by three last."""
+    """The roots of unity by which steps multiply, those of the smallest step first, of the step by three last; then the
+    delay by a row at each frequency, in the order of the frequencies."""
     power = length // 3 if length % 3 == 0 else length
     size, made = (8 if power.bit_length() % 2 == 0 else 16), [np.zeros(2)]
     while size <= power:
-        made.append(_roots(size, 4))
+        made.append(_roots(size, np.arange(size // 4)[:, None] * np.arange(1, 4)))
         size *= 4
     if power < length:
-        made.append(_roots(length, 3))
+        made.append(_roots(length, np.arange(power)[:, None] * np.arange(1, 3)))
+    made.append(_roots(length, _order(length)))
     return np.concatenate(made).astype(np.float64 if double else np.float32)
 
 
-def _roots(size: int, radix: int) -> np.ndarray:
-    angle = -2 * np.pi / size * np.arange(size // radix)[:, None] * np.arange(1, radix)
+def _roots(size: int, power: np.ndarray) -> np.ndarray:
+    angle = -2 * np.pi / size * power
     return np.stack([np.cos(angle), np.sin(angle)], -1).reshape(-1)
+
+
+def _order(length: int) -> np.ndarray:
+    """The frequencies in the order in which the steps leave them."""
+    if length == 1:
+        return np.zeros(1, dtype=np.int64)
+    radix = 3 if length % 3 == 0 else 4 if length % 4 == 0 else 2
+    inside = _order(length // radix) * radix
+    return np.concatenate([inside + k for k in range(radix)])
 
 
 @compiled
@@ -141,20 +153,22 @@ def _join(w, begin, count, size, table, at, half):
 
 
 @outlined
-def product(y, z, k, length, scale, conjugate, added):
+def product(y, z, k, length, table, scale, conjugate, added):
     """The product of two spectra, see ``multiply``. Negative frequencies lie mirrored in the blocks of steps."""
-    size = length
-    if length % 3 == 0:
-        size = length // 3
-        for i in range(size):
-            multiply(y, z, k, (size + i) * ROW, (length - 1 - i) * ROW, scale, conjugate, added)
-    multiply(y, z, k, 0, 0, scale, conjugate, added)
+    power = length // 3 if length % 3 == 0 else length
+    turns, size = _place(power, 4 * power) + (4 * power if power < length else 0), power
+    for i in range(power if power < length else 0):
+        here, there = power + i, length - 1 - i
+        multiply(y, z, k, here * ROW, there * ROW, table, turns + 2 * here, scale, conjugate, added)
+    multiply(y, z, k, 0, 0, table, turns, scale, conjugate, added)
     while size > 1:
         quarter = size // 4
         if size == 2:
-            multiply(y, z, k, ROW, ROW, scale, conjugate, added)
+            multiply(y, z, k, ROW, ROW, table, turns + 2, scale, conjugate, added)
         for i in range(quarter):
-            multiply(y, z, k, (quarter + i) * ROW, (size - 1 - i) * ROW, scale, conjugate, added)
+            here, there = quarter + i, size - 1 - i
+            multiply(y, z, k, here * ROW, there * ROW, table, turns + 2 * here, scale, conjugate, added)
         for i in range((quarter + 1) // 2):
-            multiply(y, z, k, (2 * quarter + i) * ROW, (3 * quarter - 1 - i) * ROW, scale, conjugate, added)
+            here, there = 2 * quarter + i, 3 * quarter - 1 - i
+            multiply(y, z, k, here * ROW, there * ROW, table, turns + 2 * here, scale, conjugate, added)
         size = quarter

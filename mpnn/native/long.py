@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from mpnn.correlation import fast_length, plain
+from mpnn.functions import batched
 from mpnn.native.calls import at
 from mpnn.native.threads import run
 
 _LEAST = 8  # jobs that channels alone should make; fewer are cut by batch entries
-_ROW = 16  # channels of a job
+_LANES = 8  # channels of a job, as mpnn.native.butterflies has, which would import numba here
 _TYPES: dict[torch.dtype, Any] = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -43,14 +44,14 @@ class Long:
         given = [t if i != 2 or t is None else t[:, blank:] for i, t in enumerate(tensors)]
         steps = [n for t in given for n in ((0, 0, 0) if t is None else t.stride())]
         numbers = [*sizes, *at(*given), *steps, table.data_ptr()]
-        jobs = -(-channels // _ROW) * self.chunks
-        space = buffers * length * _ROW * self.x.element_size()
-        run(getattr(long_jobs, name)(number), jobs, 6 * buffers * sizes[0] * channels * length, space, numbers)
+        jobs = -(-channels // _LANES) * self.chunks
+        space = buffers * 2 * length * _LANES * self.x.element_size()
+        run(getattr(long_jobs, name)(number), jobs, 12 * buffers * sizes[0] * channels * length, space, numbers)
 
     @functools.cached_property
     def each(self) -> int:
         """How many batch entries a job has: few, where channels alone make few jobs."""
-        batch, blocks = self.x.shape[0], -(-self.x.shape[2] // _ROW)
+        batch, blocks = self.x.shape[0], -(-self.x.shape[2] // _LANES)
         return max(1, -(-batch // max(1, _LEAST // max(1, blocks))))
 
     @functools.cached_property
@@ -69,7 +70,7 @@ class Long:
         from mpnn.native.fourier import length_for
 
         (batch, sources, channels), taps = self.x.shape, self.taps.shape[0]
-        length, begin = length_for(sources + self.targets - 1), max(0, taps - self.targets)
+        length, begin = length_for(-(-(sources + self.targets - 1) // 2)), max(0, taps - self.targets)
         return batch, self.each, channels, length, sources, taps, begin, self.targets - self.blank
 
     def forward(self) -> Tensor:
@@ -103,6 +104,7 @@ class Correlation(Function):
         return Long(x, taps, targets).forward()
 
     @staticmethod
+    @batched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, taps = ctx.saved_tensors
         needed = ctx.needs_input_grad

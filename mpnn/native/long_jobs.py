@@ -1,16 +1,17 @@
-"""Correlations of long sequences as jobs of compiled code: ``ROW`` channels of some batch entries are transformed,
+"""Correlations of long sequences as jobs of compiled code: ``LANES`` channels of some batch entries are transformed,
 multiplied by their kernel's spectrum, and transformed back, in memory that the cache holds where it can.
 
 A job's number counts blocks of channels, and within each the chunks of batch entries. Tensors come as addresses with
-their steps. Importing this module imports numba.
+their steps; a buffer holds sample by sample the channels of a job, two samples a row. Importing this module imports
+numba.
 """
 
 from __future__ import annotations
 
 from functools import cache
 
-from mpnn.native.butterflies import LANES, ROW
-from mpnn.native.compiled import entry, outlined, pointer, several, taken
+from mpnn.native.butterflies import LANES
+from mpnn.native.compiled import compiled, entry, outlined, pointer, several, taken
 from mpnn.native.fourier import forward, inverse, product
 from mpnn.native.lanes import load, store
 from mpnn.native.steps import next_jobs
@@ -18,58 +19,61 @@ from mpnn.native.threads import LEADING
 
 _WIDE = (0,) * LANES
 _SIZES, _THREE, _FIVE, _NINE, _FIFTEEN = ((0,) * n for n in (8, 3, 5, 9, 15))
-_LINE = 16  # rows that are read together where a channel's numbers lie side by side
+_LINE = 16  # samples that are read together where a channel's numbers lie side by side
 
 
 @outlined
 def _collect(w, begin, count, x, at, row, lane, known):
-    """Rows ``begin`` on of w from x, some channels known, the others zero."""
-    if known == ROW and lane == 1:
+    """Samples ``begin`` on of w from x, some channels known, the others zero."""
+    if known == LANES and lane == 1:
         for i in range(count):
-            store(w, (begin + i) * ROW, load(x, at + i * row, _WIDE))
-            store(w, (begin + i) * ROW + LANES, load(x, at + i * row + LANES, _WIDE))
+            store(w, (begin + i) * LANES, load(x, at + i * row, _WIDE))
         return
     for first in range(0, count, _LINE):
-        for c in range(ROW):
+        for c in range(LANES):
             for i in range(first, min(first + _LINE, count)):
-                w[(begin + i) * ROW + c] = x[at + i * row + c * lane] if c < known else 0
+                w[(begin + i) * LANES + c] = x[at + i * row + c * lane] if c < known else 0
 
 
 @outlined
 def _spread(x, at, row, lane, known, w, begin, count):
     """The way back."""
-    if known == ROW and lane == 1:
+    if known == LANES and lane == 1:
         for i in range(count):
-            store(x, at + i * row, load(w, (begin + i) * ROW, _WIDE))
-            store(x, at + i * row + LANES, load(w, (begin + i) * ROW + LANES, _WIDE))
+            store(x, at + i * row, load(w, (begin + i) * LANES, _WIDE))
         return
     for first in range(0, count, _LINE):
         for c in range(known):
             for i in range(first, min(first + _LINE, count)):
-                x[at + i * row + c * lane] = w[(begin + i) * ROW + c]
+                x[at + i * row + c * lane] = w[(begin + i) * LANES + c]
 
 
 @outlined
 def _clear(w, begin, end):
-    for i in range(begin * ROW, end * ROW):
+    for i in range(begin * LANES, end * LANES):
         w[i] = 0
+
+
+@compiled
+def _most(length):
+    """The samples that a transform of half its rows, or of two thirds of them, may have."""
+    return 2 * (length // 3 * 2 if length % 3 == 0 else length // 2)
 
 
 @outlined
 def _read(w, begin, count, x, at, row, lane, known, length, table):
-    """The spectrum of some rows that begin at ``begin``, the others zero."""
-    most = length // 3 * 2 if length % 3 == 0 else length // 2
-    half = begin + count <= most
+    """The spectrum, of so many rows, of some samples that begin at ``begin``, the others zero."""
+    half = begin + count <= _most(length)
     _clear(w, 0, begin)
     _collect(w, begin, count, x, at, row, lane, known)
-    _clear(w, begin + count, most if half else length)
+    _clear(w, begin + count, _most(length) if half else 2 * length)
     forward(w, length, table, half)
 
 
 @outlined
 def _back(w, end, length, table):
     """From frequencies to the samples before ``end``."""
-    inverse(w, length, table, end <= (length // 3 * 2 if length % 3 == 0 else length // 2))
+    inverse(w, length, table, end <= _most(length))
 
 
 @cache
@@ -92,14 +96,14 @@ def correlate(number):
         chunks = (batch + each - 1) // each
         job, last = next_jobs(address)
         while job < last:
-            c, start = job // chunks * ROW, job % chunks * each
-            known = min(ROW, channels - c)
+            c, start = job // chunks * LANES, job % chunks * each
+            known = min(LANES, channels - c)
             at = c * steps[5] + (taps - 1) * steps[4]
             _read(v, 0, taps, k, at, -steps[4], steps[5], known, length, factors)
             for b in range(start, min(start + each, batch)):
                 at = b * steps[0] + c * steps[2]
                 _read(w, 0, sources, x, at, steps[1], steps[2], known, length, factors)
-                product(w, w, v, length, number(1) / (4 * length), (), ())
+                product(w, w, v, length, factors, number(1) / (4 * length), (), ())
                 _back(w, begin + count, length, factors)
                 _spread(y, b * steps[6] + c * steps[8], steps[7], steps[8], known, w, begin, count)
             job += 1
@@ -128,22 +132,22 @@ def gradients(number):
         scale = number(1) / (4 * length)
         job, last = next_jobs(address)
         while job < last:
-            c, start = job // chunks * ROW, job % chunks * each
-            known = min(ROW, channels - c)
+            c, start = job // chunks * LANES, job % chunks * each
+            known = min(LANES, channels - c)
             if given[3] != 0:
                 at = c * steps[5] + (taps - 1) * steps[4]
                 _read(v, 0, taps, k, at, -steps[4], steps[5], known, length, factors)
             if given[4] != 0:
-                _clear(total, 0, length)
+                _clear(total, 0, 2 * length)
             for b in range(start, min(start + each, batch)):
                 at = b * steps[6] + c * steps[8]
                 _read(w, begin, count, g, at, steps[7], steps[8], known, length, factors)
                 if given[4] != 0:
                     at = b * steps[0] + c * steps[2]
                     _read(u, 0, sources, x, at, steps[1], steps[2], known, length, factors)
-                    product(total, w, u, length, scale, (0,), (0,))
+                    product(total, w, u, length, factors, scale, (0,), (0,))
                 if given[3] != 0:
-                    product(w, w, v, length, scale, (0,), ())
+                    product(w, w, v, length, factors, scale, (0,), ())
                     _back(w, sources, length, factors)
                     _spread(d_x, b * steps[9] + c * steps[11], steps[10], steps[11], known, w, 0, sources)
             if given[4] != 0:

@@ -120,7 +120,7 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"parts": 32}, "fft"),
     ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"device": "cuda"}, "fft"),
     ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"compiling": True}, "fft"),
-    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"transforms": ("grad",)}, "fft"),
+    ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"transforms": ("grad",)}, "native_fft"),
     ("AllTokens of two lengths", "SharedKernel", {}, "fft"),
     ("AllTokens ragged", "SharedKernel", {}, "reference"),
     ("Full", "SharedKernel", {}, "fft"),

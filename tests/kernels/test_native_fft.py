@@ -94,16 +94,23 @@ def test_the_rounding_is_that_of_torch() -> None:
     assert (Long(x, taps, 4096).forward() - exact).abs().max() < 2 * (theirs - exact).abs().max()
 
 
-def test_channels_and_entries_do_not_see_each_other() -> None:
-    """Two channels share a transform: what one holds is no part of the other beyond rounding."""
-    x, taps = numbers(2, 50, 16), numbers(50, 16)
-    alone = x.clone()
-    alone[:, :, 1:] = 0
-    taps[:, 8] *= 1e6  # the partner of channel 0
-    torch.testing.assert_close(
-        Long(x, taps, 50).forward()[..., 0], Long(alone, taps, 50).forward()[..., 0], atol=1e-7, rtol=0
-    )
-    assert torch.equal(Long(x[:1], taps, 50).forward(), Long(x, taps, 50).forward()[:1])
+@pytest.mark.parametrize("other", [1e6, 1e30, torch.inf, torch.nan])
+def test_channels_and_entries_do_not_see_each_other(other: float) -> None:
+    """Whatever stands in a channel of tokens, taps or gradient, the others are the same to the last bit."""
+    given = [numbers(2, 50, 17, dtype=torch.float32), numbers(50, 17, dtype=torch.float32), numbers(2, 50, 17)]
+
+    def found(x: Tensor, taps: Tensor, grad: Tensor) -> list[Tensor]:
+        long = Long(x, taps, 50)
+        return [long.forward(), *long.backward(grad.float(), (True, True))]  # type: ignore[list-item]
+
+    alone = found(*given)
+    for k in range(3):
+        beside = [t.clone() for t in given]
+        beside[k][..., 3] *= other
+        for a, b in zip(alone, found(*beside), strict=True):
+            assert torch.equal(a[..., :3], b[..., :3]) and torch.equal(a[..., 4:], b[..., 4:])
+    one = Long(given[0][:1], given[1], 50).forward()
+    assert torch.equal(one, alone[0][:1])
 
 
 def test_threads_change_nothing() -> None:
@@ -165,5 +172,18 @@ def test_when_it_is_chosen() -> None:
     with pytest.raises(ValueError, match="needs groups=channels"), use_kernels("native_fft"):
         wide(torch.zeros(1, 200, 16))
     assert layer(16)(torch.zeros(0, 200, 16, requires_grad=True)).shape == (0, 200, 16)
-    mapped, x = layer(16), torch.randn(2, 200, 16)
-    torch.testing.assert_close(torch.func.vmap(mapped)(x), mapped(x))
+
+
+@pytest.mark.parametrize("kernel", ["fft", "native_fft"])
+def test_transforms_and_batches_of_gradients(kernel: str) -> None:
+    layer = MessagePassing(AllTokens(max_tokens=200), SharedKernel(16, 16, groups=16), kernel=kernel).double()
+    x = numbers(2, 200, 16).requires_grad_()
+    y = layer(x)
+    torch.testing.assert_close(torch.func.vmap(layer)(x), y)
+    (expected,) = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+    torch.testing.assert_close(torch.func.grad(lambda x: layer(x).square().sum())(x), expected)
+    ups, leaves = numbers(3, *y.shape), [x, *layer.parameters()]
+    many = torch.autograd.grad(y, leaves, ups, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(y, leaves, up, retain_graph=True) for up in ups]
+    for found, wanted in zip(many, zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(found, torch.stack(wanted))
