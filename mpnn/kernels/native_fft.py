@@ -24,7 +24,7 @@ from mpnn.spec import Spec
 
 name = "native_fft"
 INSTALLED = importlib.util.find_spec("numba") is not None
-SHORT, FEW = 256, 16  # sources and targets together; channels
+SHORT, FEW = 128, 4  # sources and targets together; channels
 
 
 def unsupported(spec: Spec) -> list[str]:

@@ -114,7 +114,7 @@ TABLE: list[tuple[str, str, dict[str, Any], str]] = [
     (
         "AllTokens causal max_tokens",
         "SharedKernel depthwise",
-        LONG | {"channels": 8, "parts": 8, "out_channels": 8},
+        LONG | {"channels": 3, "parts": 3, "out_channels": 3},
         "fft",
     ),
     ("AllTokens causal max_tokens", "SharedKernel depthwise", LONG | {"parts": 32}, "fft"),
