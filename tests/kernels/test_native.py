@@ -109,6 +109,25 @@ def test_threads_do_not_change_a_bit(name: str, dtype: torch.dtype, small_jobs: 
 
 
 @needs_numba
+def test_pieces_of_a_row_share_what_the_softmax_takes(small_jobs: None) -> None:
+    """Every piece of a star's row writes its share, while others read it. A race: on two cores many times in a run."""
+    source = torch.arange(2000)
+    layer, x = MessagePassing(Graph(), QKSoftmax(8, 1, edge_channels=64)), torch.randn(2000, 8, requires_grad=True)
+    index, attr = torch.stack([source, torch.zeros_like(source)]), torch.randn(2000, 64)
+    with use_kernels("native"):
+        y = layer(x, index, attr)[0]
+    expected = None
+    try:
+        for many in (1, *[8] * 30):
+            torch.set_num_threads(many)
+            (found,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+            assert expected is None or torch.equal(found, expected)
+            expected = found
+    finally:
+        torch.set_num_threads(1)
+
+
+@needs_numba
 @every
 def test_derivatives(name: str, small_jobs: None) -> None:
     """Case 28, forced, on a graph whose first row is cut."""
