@@ -238,6 +238,16 @@ def test_every_width_of_heads_and_both_kinds_of_indices(width: int) -> None:
 
 
 @needs_numba
+def test_another_default_device(small_jobs: None) -> None:
+    """What is made around a pass lies where the tokens do."""
+    call, leaves = case("attention")
+    with use_kernels("native"):
+        with torch.device("meta"):
+            found = torch.autograd.grad(call().sum(), list(leaves.values()))
+        assert all(map(torch.equal, found, torch.autograd.grad(call().sum(), list(leaves.values()))))
+
+
+@needs_numba
 def test_copies_of_a_layer_that_has_run() -> None:
     layer = LAYERS["attention"][0]()
     x, index = torch.randn(90, 8), hub()
