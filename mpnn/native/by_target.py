@@ -1,7 +1,8 @@
 """The backward's pass over rows by target: gradients of a, u, vector, features and bias, and each row's share.
 
 The weights are made again from each row's log-sum-exp. The share of a row is what the softmax takes from the gradient
-of each of its weights, Σ_j w_ij (gradient of w_ij). No two jobs write to the same place.
+of each of its weights, Σ_j w_ij (gradient of w_ij). No two jobs write to the same place, but for the share of a row
+that was cut: each of its pieces stores the same number there, whole.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ def by_target(kind, number, narrow, lanes, value_lanes, head_lanes):
                     common = splat(p, 0, value_lanes)
                     for c in range(h * wide, (h + 1) * wide, len(value_lanes)):
                         common = plus(common, times(load(grad, c, value_lanes), load(out, c, value_lanes)))
-                    share[h] = total(common)
+                    all_ = total(common)
                     for c in range(h * features, (h + 1) * features):
-                        share[h] += grad_z[c] * z[c]
+                        all_ += grad_z[c] * z[c]
+                    share[h] = all_  # once: the pieces of a row that was cut all store it, while others read it
                 for begin in range(lo, hi, BLOCK):
                     count = min(BLOCK, hi - begin)
                     if not near:

@@ -42,14 +42,14 @@ def _cut(start: Tensor) -> Jobs:
     each = min(MOST, max(LEAST, int(start[-1]) // 64))
     degree = start.diff()
     long = degree > 2 * each
-    group = (start[:-1] + torch.arange(rows)) // each  # an empty row costs about an edge
-    first = torch.ones(rows, dtype=torch.bool)
+    group = (start[:-1] + torch.arange(rows, device=start.device)) // each  # an empty row costs about an edge
+    first = torch.ones(rows, dtype=torch.bool, device=start.device)
     first[1:] = (group[1:] != group[:-1]) | long[1:] | long[:-1]
     begin = first.nonzero().squeeze(-1)
     end = torch.cat([begin[1:], begin.new_tensor([rows])])
     pieces = torch.where(long[begin], -(-degree[begin] // each), 1)
     owner = torch.repeat_interleave(pieces)
-    number = torch.arange(len(owner)) - (pieces.cumsum(0) - pieces)[owner]
+    number = torch.arange(len(owner), device=start.device) - (pieces.cumsum(0) - pieces)[owner]
     begin, end, cut = begin[owner], end[owner], long[begin][owner]
     low = start[begin] + number * each
     slot = torch.where(cut, cut.cumsum(0) - 1, -1)

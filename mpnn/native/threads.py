@@ -30,7 +30,7 @@ if _parallel is not None:
 def run(function: Any, jobs: int, cost: int, space: int, numbers: list[int]) -> None:
     """The pass over all jobs; ``cost``: about how many multiplications that is; ``space``: bytes for each thread."""
     threads = 1 if cost < SERIAL else min(torch.get_num_threads(), jobs)
-    held = torch.empty(threads * space, dtype=torch.uint8)
+    held = torch.empty(threads * space, dtype=torch.uint8, device="cpu")  # whatever the default device
     step = -(-jobs // (_EACH * threads))
     block = array("q", [0, 0, jobs, step, held.data_ptr(), space, *numbers])
     address = block.buffer_info()[0]

@@ -109,6 +109,25 @@ def test_threads_do_not_change_a_bit(name: str, dtype: torch.dtype, small_jobs: 
 
 
 @needs_numba
+def test_pieces_of_a_row_share_what_the_softmax_takes(small_jobs: None) -> None:
+    """Every piece of a star's row writes its share, while others read it. A race: on two cores many times in a run."""
+    source = torch.arange(2000)
+    layer, x = MessagePassing(Graph(), QKSoftmax(8, 1, edge_channels=64)), torch.randn(2000, 8, requires_grad=True)
+    index, attr = torch.stack([source, torch.zeros_like(source)]), torch.randn(2000, 64)
+    with use_kernels("native"):
+        y = layer(x, index, attr)[0]
+    expected = None
+    try:
+        for many in (1, *[8] * 30):
+            torch.set_num_threads(many)
+            (found,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+            assert expected is None or torch.equal(found, expected)
+            expected = found
+    finally:
+        torch.set_num_threads(1)
+
+
+@needs_numba
 @every
 def test_derivatives(name: str, small_jobs: None) -> None:
     """Case 28, forced, on a graph whose first row is cut."""
@@ -216,6 +235,16 @@ def test_every_width_of_heads_and_both_kinds_of_indices(width: int) -> None:
         assert lse[0, 89].isneginf().all() and (out[0, 89] == 0).all()
         assert expected is None or torch.equal(out, expected)
         expected = out
+
+
+@needs_numba
+def test_another_default_device(small_jobs: None) -> None:
+    """What is made around a pass lies where the tokens do."""
+    call, leaves = case("attention")
+    with use_kernels("native"):
+        with torch.device("meta"):
+            found = torch.autograd.grad(call().sum(), list(leaves.values()))
+        assert all(map(torch.equal, found, torch.autograd.grad(call().sum(), list(leaves.values()))))
 
 
 @needs_numba
