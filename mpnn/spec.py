@@ -121,7 +121,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         ragged=call.tokens[0].batch is not None,
         reduce=weight.reduce,
         normalise=weight.normalise,
-        network=None if network is None else type(network).__name__,
+        network=None if network is None else _network_name(type(network)),
         activation=type(activation).__name__ if isinstance(activation, torch.nn.Module) else None,
         fixed=getattr(weight, "fixed", False),
         bases=getattr(weight, "bases", None) is not None,
@@ -142,6 +142,11 @@ def spec_of(call: Any, weight: Any) -> Spec:
         expression=call.expression,
     )
     return spec if spec.neighbours != "Union" else dataclasses.replace(spec, union=_parts(rule, spec))
+
+
+def _network_name(kind: type) -> str:
+    """A network's class, by which kernels know ours; a person's own of the same name is another."""
+    return kind.__name__ if kind.__module__.startswith("mpnn.") else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def unwrap(call: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mpnn.checks import HALF, wide
-from mpnn.functions import apply, eager_linear, heard
+from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
 from mpnn.reasons import FORWARD_MODE, UNLISTED, WIDE_EDGES
@@ -53,7 +53,7 @@ def unsupported(spec: Spec) -> list[str]:
 
 def run(call: Call, reference: Any) -> Tensor:
     """The aggregate: (..., N, C)."""
-    if "query" not in call.nodes and heard(call.weight.network):  # whose terms are added here without calling it
+    if "query" not in call.nodes and not call.weight.network.factors():  # whose terms are added here without calling it
         return reference(call)
     csr = Csr.of(call.all_edges(), call.targets, call.sources)
     edges, heads = csr.edges, call.weight.heads

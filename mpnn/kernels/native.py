@@ -24,6 +24,7 @@ from mpnn.reasons import FORWARD_MODE, UNLISTED
 from mpnn.scores import all_heads, biased, masked_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
+from mpnn.weights import AdditiveScore, AdditiveScoreV2
 
 name = "native"
 INSTALLED = importlib.util.find_spec("numba") is not None
@@ -153,7 +154,8 @@ def _overheard(call: Call) -> bool:
         return edge is not None and (type(edge).forward is not torch.nn.Linear.forward or heard(edge))
     network = rule.network
     activation = network.activation
-    return heard(network) or (isinstance(activation, torch.nn.Module) and heard(activation))
+    own = type(network) not in (AdditiveScore, AdditiveScoreV2) or "activation" in network.__dict__
+    return own or heard(network) or (isinstance(activation, torch.nn.Module) and heard(activation))
 
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> tuple:

@@ -84,7 +84,7 @@ def _blocks(call: Call) -> list[slice]:
 def _with_terms(call: Call) -> Call:
     """The call with the terms of an additive score at its tokens, once a token and not once a pair."""
     network, nodes = getattr(call.weight, "network", None), call.nodes
-    if isinstance(network, EdgeNetwork) and "x_target" in nodes:
+    if isinstance(network, EdgeNetwork) and "x_target" in nodes and network.factors():
         terms = network.factor(nodes["value"], nodes["x_source"], nodes["x_target"])
         if terms is not None:
             call = call.again()

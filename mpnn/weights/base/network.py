@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from mpnn.functions import heard
 from mpnn.pairs import Pairs
 
 
@@ -29,3 +30,11 @@ class EdgeNetwork(nn.Module):
     def factor(self, value: Tensor, x_source: Tensor, x_target: Tensor) -> tuple[Tensor, Tensor] | None:
         """For scores act(s_j + t_i + edge): the per-token terms ((..., M, heads), (..., N, heads)); None for others."""
         return None
+
+    def factors(self) -> bool:
+        """Whether :meth:`factor` tells what a call of the network would: one class defines it and ``forward``, and
+        nobody listens to the network or has put a function in the place of either."""
+        if heard(self) or "factor" in self.__dict__:
+            return False
+        definer = next(c for c in type(self).__mro__ if "forward" in c.__dict__)
+        return "factor" in definer.__dict__ and type(self).factor is definer.factor
