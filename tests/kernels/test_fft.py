@@ -187,7 +187,7 @@ def test_memory_is_linear() -> None:
             largest = max(largest, made.numel() if isinstance(made, Tensor) else 0)
             return made
 
-    layer = MessagePassing(AllTokens(max_tokens=8192), SharedKernel(4, 4, groups=4))
+    layer = MessagePassing(AllTokens(max_tokens=8192), SharedKernel(4, 4, groups=4), kernel="fft")
     x = torch.randn(8192, 4, requires_grad=True)
     with Watch():
         layer(x).sum().backward()
