@@ -118,4 +118,4 @@ def fill(call: Call, x_source: Tensor, x_target: Tensor | None, values: Tensor |
 
 def same_places(rule: Neighbours) -> bool:
     """Whether the pairs of a call depend on the sizes and the edges alone, not on the tokens."""
-    return isinstance(rule, Graph) or (rule.enumerates and not rule.reads_tokens)
+    return rule.foreseen and (isinstance(rule, Graph) or (rule.enumerates and not rule.reads_tokens))

@@ -53,7 +53,7 @@ def transforms() -> tuple[str, ...]:
 
 def exactly(device: str) -> AbstractContextManager:
     """Without autocast: sums in the dtype that they are given."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if autocasting(device) else nullcontext()
 
 
 def readable(tensor: Tensor) -> bool:

@@ -37,7 +37,7 @@ def kept_for(
     rule: Any, name: str, targets: int, sources: int, tokens: Any, device: Any, make: Callable[[], Any]
 ) -> Any:
     """``make()``, kept for the last few rules, sizes, grids and batches; anew where it depends on more than these."""
-    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens:
+    if torch.compiler.is_compiling() or rule.key() is None or rule.reads_tokens or not rule.foreseen:
         return make()
     ends = [t for t in two(tokens) if t is not None]
     key = (name, rule.stamp(), targets, sources, ends[0].grid if ends else None, device)

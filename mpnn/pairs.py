@@ -131,11 +131,6 @@ class Pairs:
         return self.per_edge_row(self._edge_attr)
 
     @property
-    def has_attr(self) -> bool:
-        """Whether the call has edge attributes."""
-        return self._edge_attr is not None
-
-    @property
     def offset(self) -> Tensor:
         return self._once("offset", self._offset)
 

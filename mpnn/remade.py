@@ -7,7 +7,7 @@ tokens (:mod:`mpnn.reads`). Random numbers and autocast are in the backward what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -171,7 +171,7 @@ class _Setting:
 
     def __init__(self, device: torch.device) -> None:
         self.device, kind = device, device.type
-        self.autocast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        self.autocast = None if kind == "meta" else (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         self.states: list[Tensor] | None = self._states()
 
     def _states(self) -> list[Tensor]:
@@ -186,9 +186,8 @@ class _Setting:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        enabled, dtype = self.autocast
         kind = self.device.type
-        with torch.autocast(kind, dtype, enabled):
+        with nullcontext() if self.autocast is None else torch.autocast(kind, self.autocast[1], self.autocast[0]):
             if self.states is None:
                 yield
                 return

@@ -18,6 +18,7 @@ from mpnn.dense_pairs import DensePairs
 from mpnn.edges import Edges
 from mpnn.kernels.base import Call
 from mpnn.normalise import inverse_root, messages_of, per_edge
+from mpnn.reasons import FORWARD_MODE, TRACED
 from mpnn.remade import aggregate_by_rows
 from mpnn.scores import all_heads
 from mpnn.segments import row_softmax
@@ -44,11 +45,11 @@ def unsupported(spec: Spec) -> list[str]:
     if spec.normalise == "relation":
         why.append("the relations of pairs are counted in a list of them")
     if "jvp" in spec.transforms:
-        why.append("forward-mode runs through the reference, as plain torch operations")
+        why.append(FORWARD_MODE)
     if spec.dropout and spec.transforms:
         why.append("dropout under a functional transform")
     if spec.compiling:
-        why.append("torch.compile traces the reference as one block")
+        why.append(TRACED)
     return why
 
 

@@ -63,6 +63,13 @@ class Neighbours(Revised, ABC):
         return self.enumerates
 
     @property
+    def foreseen(self) -> bool:
+        """Whether the pairs are known to depend on the sizes and what this rule holds, where no token is read: a
+        person's own ``edges`` may read the tokens at each call, and nobody knows; their ``contains`` is given none."""
+        ours = self.enumerates or hasattr(self, "built")  # and no subclass with edges of its own
+        return self.contains is not None or (ours and type(self).edges.__module__.startswith("mpnn."))
+
+    @property
     def tiled(self) -> bool:
         """Whether :meth:`cover` puts the pairs into tiles that dense attention may run."""
         return self.contains is not None and not self.listed

@@ -37,6 +37,10 @@ class Expression(Neighbours):
     def _causal(self) -> bool:
         return self.left.causal
 
+    @property
+    def foreseen(self) -> bool:
+        return self.left.foreseen and self.right.foreseen
+
     @abstractmethod
     def edges(self, targets: int, sources: int, *, rows: slice | None = None, tokens: Any = None) -> Edges: ...
 

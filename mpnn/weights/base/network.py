@@ -37,4 +37,4 @@ class EdgeNetwork(nn.Module):
         if heard(self) or "factor" in self.__dict__:
             return False
         definer = next(c for c in type(self).__mro__ if "forward" in c.__dict__)
-        return "factor" in definer.__dict__ and type(self).factor is definer.factor
+        return next(c for c in type(self).__mro__ if "factor" in c.__dict__) is definer
