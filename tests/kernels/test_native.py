@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.compare import agree, run
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.edges import Edges
 from mpnn.kernels import native
-from mpnn.native import jobs, threads
+from mpnn.native import calls, jobs, threads
 from mpnn.native.rows import Rows
 from mpnn.neighbours import Graph
 from mpnn.positions import RelativeBias
@@ -245,6 +247,33 @@ def test_another_default_device(small_jobs: None) -> None:
         with torch.device("meta"):
             found = torch.autograd.grad(call().sum(), list(leaves.values()))
         assert all(map(torch.equal, found, torch.autograd.grad(call().sum(), list(leaves.values()))))
+
+
+class Named(Tensor):
+    """A subclass of the plain kind, which has memory."""
+
+
+@needs_numba
+def test_tensors_without_memory_of_their_own() -> None:
+    """Wrappers and fakes have a reason in words; subclasses, parameters and what a transform wraps are read."""
+    layer, index, x = LAYERS["attention"][0](), hub(), torch.randn(90, 8)
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+    why = layer.plan(TwoTensor(x, x), index).reasons["native"]
+    assert why == ["tensors without memory of their own, as fakes and wrappers of others, have no address to read at"]
+    torch.testing.assert_close(layer(TwoTensor(x, x), index).a, layer(x, index))
+    for t in (Named(x), torch.nn.Parameter(x)):
+        assert layer.plan(t, index).kernel == "native"
+    torch.vmap(lambda x: assert_native(layer.plan(x, index)))(x[None])
+    for t in (fake, TwoTensor(x, x), torch._neg_view(x)):
+        with pytest.raises(TypeError, match="compiled code reads numbers at addresses"):
+            calls.at(x, t)
+    assert calls.at(None, x[:0], Named(x)) == (0, x[:0].data_ptr(), x.data_ptr())
+
+
+def assert_native(plan: Any) -> Tensor:
+    assert plan.kernel == "native"
+    return torch.ones(())
 
 
 @needs_numba
