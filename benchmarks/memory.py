@@ -123,7 +123,7 @@ def child(key: str, names: list[str], modes: list[str], threads: int) -> dict[st
 # imported before the fork, where they are installed: PyG alone takes two seconds
 IMPORTED = [
     "benchmarks.memory", "benchmarks.cases", "torch._dynamo", "torch_geometric.nn", "mpnn.native.forward",
-    "mpnn.native.backward",
+    "mpnn.native.by_target", "mpnn.native.by_source", "mpnn.native.long_jobs",
 ]  # fmt: skip
 
 

@@ -65,6 +65,15 @@ def readable(tensor: Tensor) -> bool:
     )
 
 
+def memoryless(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are not what stands at an address of its own: a wrapper of other tensors, which says
+    itself what each operation does, a fake one, or one that is negated when it is read."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    own = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return own or tensor.is_neg() or tensor._is_zerotensor() or torch._is_functional_tensor(tensor)
+
+
 def hint(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` where a known name is close."""
     close = difflib.get_close_matches(name, list(known), 1)

@@ -12,6 +12,13 @@ EDGE_FEATURES = "edge features are added to keys and values pair by pair"
 WIDE_EDGES = "edge features in key and value would hold a tensor over edges and channels"
 
 
+def no_memory(spec: Spec) -> list[str]:
+    """Why code that reads numbers at addresses, as compiled code and sparse products do, cannot read these tensors."""
+    if spec.memoryless:
+        return ["tensors without memory of their own, as fakes and wrappers of others, have no address to read at"]
+    return []
+
+
 def no_products(spec: Spec) -> list[str]:
     """Why a call's scores are no scaled products of queries and keys with a bias that is at hand."""
     why = []

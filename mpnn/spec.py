@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.utils.parametrize import type_before_parametrizations
 
-from mpnn.checks import compiling, readable, transforms
+from mpnn.checks import compiling, memoryless, readable, transforms
 from mpnn.memo import derived
 from mpnn.tiles.graphs import padded_pairs
 
@@ -63,6 +63,7 @@ class Spec:
     grad: bool = False
     compiling: bool = False
     wrapped: bool = False  # a functional transform maps over a mask or the score bias
+    memoryless: bool = False  # of some tensor the numbers are not at an address of its own, as of fakes and wrappers
     transforms: tuple[str, ...] = ()
     union: tuple[Spec, ...] = ()  # of a union, one for each part
     expression: str | None = None  # the class of the expression that the neighbours stand for
@@ -70,6 +71,16 @@ class Spec:
 
 def _wrapped(tensor: Any) -> bool:
     return tensor is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _memoryless(call: Any, weight: Any) -> bool:
+    """Whether compiled code could not read some tensor of the call at its address."""
+    if compiling():
+        return False  # nothing is read by its address then
+    ends = () if call.explicit is None else (call.explicit.source, call.explicit.target)
+    given = (call.attr, call.edge_weight, call.source_mask, call.target_mask, call.pair_mask, *ends)
+    read = (*call.nodes.values(), *given, *getattr(weight, "parameters", tuple)())  # attend has none
+    return any(memoryless(t) for t in read if isinstance(t, torch.Tensor))
 
 
 def learned_bias(call: Any, weight: Any) -> bool:
@@ -138,6 +149,7 @@ def spec_of(call: Any, weight: Any) -> Spec:
         grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
         compiling=compiling(),
         wrapped=call.transformed and any(_wrapped(t) for t in (call.source_mask, call.pair_mask, bias)),
+        memoryless=_memoryless(call, weight),
         transforms=transforms(),
         expression=call.expression,
     )

@@ -16,7 +16,7 @@ from mpnn.checks import HALF, wide
 from mpnn.functions import apply, eager_linear
 from mpnn.kernels.base import Call
 from mpnn.partial import per_entry
-from mpnn.reasons import FORWARD_MODE, UNLISTED, WIDE_EDGES
+from mpnn.reasons import FORWARD_MODE, UNLISTED, WIDE_EDGES, no_memory
 from mpnn.scores import all_heads, bias_at, biased, edge_bias
 from mpnn.sparse.attention import EdgeAttention, TokenAttention, row_softmax
 from mpnn.sparse.csr import Csr
@@ -48,7 +48,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append(FORWARD_MODE)
     if spec.device == "cpu" and not MKL:
         why.append("sampled products need MKL, and this torch has none")
-    return why
+    return why + no_memory(spec)
 
 
 def run(call: Call, reference: Any) -> Tensor:

@@ -20,7 +20,7 @@ from mpnn.kernels.base import Call
 from mpnn.native.jobs import KINKED, SUM
 from mpnn.native.rows import RowAttention, Rows
 from mpnn.partial import Part, attention, per_entry
-from mpnn.reasons import FORWARD_MODE, UNLISTED
+from mpnn.reasons import FORWARD_MODE, UNLISTED, no_memory
 from mpnn.scores import all_heads, biased, masked_bias
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -58,7 +58,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("torch.compile does not trace what numba compiled; the reference is traced as one block")
     if "jvp" in spec.transforms:
         why.append(FORWARD_MODE)
-    return why
+    return why + no_memory(spec)
 
 
 def partial(call: Call) -> Part:

@@ -20,7 +20,7 @@ from mpnn import limits
 from mpnn.checks import wide
 from mpnn.kernels.base import Call
 from mpnn.partial import attention, per_entry
-from mpnn.reasons import EDGE_FEATURES, TRACED, no_products
+from mpnn.reasons import EDGE_FEATURES, TRACED, no_memory, no_products
 from mpnn.scores import edge_bias
 from mpnn.spec import Spec
 from mpnn.tiles.graphs import SmallGraphs
@@ -58,7 +58,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("keys and values of different widths leave the fused path")
     if spec.compiling:
         why.append(TRACED)
-    return why
+    return why + no_memory(spec)
 
 
 def slower(spec: Spec) -> list[str]:

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from mpnn.functions import apply, twinned
 from mpnn.kernels.base import Call
 from mpnn.normalise import messages_of, normalised
-from mpnn.reasons import FORWARD_MODE, TRACED, UNLISTED
+from mpnn.reasons import FORWARD_MODE, TRACED, UNLISTED, no_memory
 from mpnn.segments import segment_maximum
 from mpnn.sparse.csr import Csr
 from mpnn.spec import Spec
@@ -44,7 +44,7 @@ def unsupported(spec: Spec) -> list[str]:
     each = spec.channels * spec.out_channels // spec.parts if spec.family == "groups" else 0
     if edges * (each + spec.batch * max(spec.channels, spec.out_channels)) > LIMIT:
         why.append(f"its tensors over {edges} edges would exceed 64 MiB; the reference works in blocks")
-    return why
+    return why + no_memory(spec)
 
 
 def run(call: Call, reference: Any) -> Tensor:

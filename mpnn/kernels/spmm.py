@@ -20,7 +20,7 @@ from mpnn.functions import apply
 from mpnn.kernels.base import Call
 from mpnn.memo import lasting
 from mpnn.normalise import factors, normalised
-from mpnn.reasons import FORWARD_MODE, UNLISTED
+from mpnn.reasons import FORWARD_MODE, UNLISTED, no_memory
 from mpnn.sparse.csr import Csr
 from mpnn.sparse.fixed import Fixed, Product
 from mpnn.sparse.products import SegmentSum, rows3, spmm
@@ -52,7 +52,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append(FORWARD_MODE)
     if spec.device == "cpu" and spec.family == "heads" and not MKL:
         why.append("the gradient of edge weights needs MKL's sampled products, and this torch has no MKL")
-    return why
+    return why + no_memory(spec)
 
 
 def run(call: Call, reference: Any) -> Tensor:

@@ -1,1 +1,2 @@
-"""Attention over listed edges compiled by numba: jobs of rows, vector lanes, the passes, and the Function of them."""
+"""Attention over listed edges and long convolutions compiled by numba: jobs, vector lanes, the passes, and the
+Functions of them."""

@@ -40,7 +40,21 @@ def _bits(number: float) -> tuple[int, ...]:
 
 
 def at(*tensors: Tensor | None) -> tuple[int, ...]:
-    return tuple(0 if t is None else t.data_ptr() for t in tensors)
+    """Addresses; 0 for None. The plan refuses what has none, but no gradient and no call that is remembered."""
+    return tuple(0 if t is None else _address(t) for t in tensors)
+
+
+def _address(t: Tensor) -> int:
+    if type(t).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        found = 0  # asked for it, a fake tensor warns
+    else:
+        found = t.data_ptr()
+    if (found == 0 and t.numel()) or t.is_neg():
+        raise TypeError(
+            f"compiled code reads numbers at addresses, and a {type(t).__name__} came that has no memory of its own; "
+            "run the call inside use_kernels('reference')"
+        )
+    return found
 
 
 class Call(NamedTuple):

@@ -7,7 +7,7 @@ row of a token holds its heads side by side. ``kind`` says what a score is:
     SUM       leaky(a_i + b_j + bias_ij)                 GAT: one number a head
     KINKED    vector · leaky(a_i + b_j) + bias_ij        GATv2
 
-Each row's log-sum-exp is kept, from which ``mpnn.native.backward`` makes the weights again.
+Each row's log-sum-exp is kept, from which ``by_target`` and ``by_source`` make the weights again.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ def forward(kind, number, narrow, lanes, value_lanes, head_lanes):
                             for c in range((y + h) * features, (y + h + 1) * features):
                                 z[c] *= less
                         top[h], top[heads + h] = most_, shift
+                    # row 1 of ``top`` is its second half: what is taken from all
                     lowered(p, count, heads, top, 1, 0, col, begin, head_lanes)
                     exponentials(p, count * heads)
                     sums(total, 0, p, count, heads, head_lanes)

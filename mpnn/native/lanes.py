@@ -120,7 +120,7 @@ def _less(builder: Any, v: Any, w: Any) -> Any:
 plus = _two(lambda builder, v, w: builder.fadd(v, w, flags=FLAGS))
 minus = _two(lambda builder, v, w: builder.fsub(v, w, flags=FLAGS))
 times = _two(lambda builder, v, w: builder.fmul(v, w, flags=FLAGS))
-more = _two(_more)  # the larger, w where v is not larger; v where one is no number
+more = _two(_more)  # the larger, w of equals; v where either is no number, so that one in w alone is let go
 less = _two(_less)  # v - w, and -inf where w is -inf
 
 

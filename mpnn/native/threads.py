@@ -12,7 +12,9 @@ from __future__ import annotations
 import ctypes
 import os
 from array import array
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,10 +23,22 @@ LEADING = 6
 SERIAL = 1 << 16  # multiplications below which a second thread costs more than it saves
 _EACH = 16  # times that a thread comes for jobs, or oftener
 _pool: ThreadPoolExecutor | None = None
-_parallel = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)  # of the library that torch is linked with
-if _parallel is not None:
-    _parallel.restype = None
-    _parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+@cache
+def _of_openmp() -> Any:
+    """GOMP_parallel of the library that torch is linked with; None where there is none."""
+    try:
+        found = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
+    except OSError:  # a system that does not open a library by its file
+        return None
+    if found is not None:
+        found.restype = None
+        found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    return found
+
+
+_parallel: Callable[[], Any] = _of_openmp
 
 
 def run(function: Any, jobs: int, cost: int, space: int, numbers: list[int]) -> None:
@@ -36,8 +50,8 @@ def run(function: Any, jobs: int, cost: int, space: int, numbers: list[int]) -> 
     address = block.buffer_info()[0]
     if threads < 2:
         function.ctypes(address)
-    elif _parallel is not None:
-        _parallel(function.address, address, threads, 0)
+    elif (parallel := _parallel()) is not None:
+        parallel(function.address, address, threads, 0)
     else:
         _python_threads(function.ctypes, address, threads)
 
@@ -47,16 +61,30 @@ def _python_threads(function: Any, address: int, threads: int) -> None:
     pool = _pool
     if pool is None:
         pool = _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="mpnn")
-    others = [pool.submit(function, address) for _ in range(threads - 1)]
-    function(address)
-    for other in others:
-        if not other.cancel():  # one that never began has nothing left to do
-            other.result()
+    others: list[Future] = []
+    try:
+        for _ in range(threads - 1):
+            others.append(pool.submit(function, address))
+        function(address)
+    finally:  # whatever was raised: what they read and write is freed after this
+        begun = [other for other in others if not other.cancel()]  # one that never began has nothing left to do
+        _ended(begun)
+    for other in begun:
+        other.result()
+
+
+def _ended(futures: list[Future]) -> None:
+    """Wait until none of them runs; an interrupt in the meantime is raised then."""
+    try:
+        wait(futures)
+    except BaseException:
+        _ended(futures)
+        raise
 
 
 def _forget() -> None:
     global _pool, _parallel
-    _pool = _parallel = None  # the threads stayed with the parent
+    _pool, _parallel = None, lambda: None  # the threads stayed with the parent
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,22 +7,26 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from helpers.compare import agree, run
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.edges import Edges
 from mpnn.kernels import native
-from mpnn.native import jobs, threads
+from mpnn.native import calls, jobs, threads
 from mpnn.native.rows import Rows
 from mpnn.neighbours import Graph
 from mpnn.positions import RelativeBias
@@ -247,6 +251,33 @@ def test_another_default_device(small_jobs: None) -> None:
         assert all(map(torch.equal, found, torch.autograd.grad(call().sum(), list(leaves.values()))))
 
 
+class Named(Tensor):
+    """A subclass of the plain kind, which has memory."""
+
+
+@needs_numba
+def test_tensors_without_memory_of_their_own() -> None:
+    """Wrappers and fakes have a reason in words; subclasses, parameters and what a transform wraps are read."""
+    layer, index, x = LAYERS["attention"][0](), hub(), torch.randn(90, 8)
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+    why = layer.plan(TwoTensor(x, x), index).reasons["native"]
+    assert why == ["tensors without memory of their own, as fakes and wrappers of others, have no address to read at"]
+    torch.testing.assert_close(layer(TwoTensor(x, x), index).a, layer(x, index))
+    for t in (Named(x), torch.nn.Parameter(x)):
+        assert layer.plan(t, index).kernel == "native"
+    torch.vmap(lambda x: assert_native(layer.plan(x, index)))(x[None])
+    for t in (fake, TwoTensor(x, x), torch._neg_view(x)):
+        with pytest.raises(TypeError, match="compiled code reads numbers at addresses"):
+            calls.at(x, t)
+    assert calls.at(None, x[:0], Named(x)) == (0, x[:0].data_ptr(), x.data_ptr())
+
+
+def assert_native(plan: Any) -> Tensor:
+    assert plan.kernel == "native"
+    return torch.ones(())
+
+
 @needs_numba
 def test_copies_of_a_layer_that_has_run() -> None:
     layer = LAYERS["attention"][0]()
@@ -318,19 +349,62 @@ def test_jobs_run_once_also_after_a_fork(monkeypatch: pytest.MonkeyPatch) -> Non
     """By torch's threads and by Python's, and by these after a fork."""
     assert _counted()
     assert _counted(7)
-    monkeypatch.setattr(threads, "_parallel", None)
+    monkeypatch.setattr(threads, "_parallel", lambda: None)
     assert _counted()
     assert _counted(7)
     monkeypatch.undo()
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("this system does not fork")
     context = multiprocessing.get_context("fork")
-    child = context.Process(target=lambda: sys.exit(not _counted() or threads._parallel is not None))
+    child = context.Process(target=lambda: sys.exit(not _counted() or threads._parallel() is not None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks beside threads
         child.start()
     child.join(30)
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("where", ["own pass", "start", "wait"])
+def test_an_interrupt_waits_for_the_threads(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they read and write is freed by what the interrupt unwinds."""
+    monkeypatch.setattr(threads, "_pool", None)
+    here, begun, running = threading.current_thread(), threading.Event(), set[int]()
+    waits: list[Any] = []
+
+    def function(address: int) -> None:
+        if threading.current_thread() is here:
+            begun.wait()
+            if where == "own pass":
+                raise KeyboardInterrupt
+            return
+        running.add(address)
+        begun.set()
+        time.sleep(0.2)
+        running.remove(address)
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *given: Any) -> Any:  # type: ignore[override]
+            if where == "start" and begun.wait(0 if not waits else None):
+                raise KeyboardInterrupt
+            waits.append(given)
+            return super().submit(*given)
+
+    def interrupted(futures: Any) -> None:
+        if where == "wait" and len(waits) < 5:
+            waits.append(futures)
+            raise KeyboardInterrupt
+        wait(futures)
+
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(threads, "wait", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        threads._python_threads(function, 1, 3)
+    assert not running
+
+
+def test_no_library_is_opened_before_a_second_thread_is_needed() -> None:
+    code = "import ctypes, torch; ctypes.CDLL = None; import mpnn.native.threads"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @needs_numba
