@@ -19,7 +19,7 @@ from mpnn.checks import wide
 from mpnn.correlation import fast_length, plain, taps_of
 from mpnn.kernels.base import Call
 from mpnn.native.long import Correlation, Long
-from mpnn.reasons import no_correlation
+from mpnn.reasons import no_correlation, no_memory
 from mpnn.spec import Spec
 
 name = "native_fft"
@@ -40,7 +40,7 @@ def unsupported(spec: Spec) -> list[str]:
         why.append("there is no sample")
     if spec.compiling:
         why.append("torch.compile does not trace what numba compiled")
-    return why
+    return why + no_memory(spec)
 
 
 def slower(spec: Spec) -> list[str]:
