@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -57,3 +58,11 @@ def test_a_step_trains_the_parameters_that_are_compared() -> None:
     assert model.weight.grad is not None and not torch.equal(model.weight, before)
     with pytest.raises(ValueError, match="expected numbers for"):
         steps.copied(model, {"weight": torch.zeros(5, 3)})
+
+
+@pytest.mark.parametrize("name", memory.IMPORTED)
+def test_what_the_server_imports_is_there(name: str) -> None:
+    """It says nothing where a name is wrong, and each process imports for itself."""
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        pytest.skip(f"needs {name}, which is not installed")
+    assert importlib.util.find_spec(name) is not None
