@@ -12,7 +12,8 @@ from benchmarks.results import Record
 from mpnn.data.files import write_text
 
 README = Path(__file__).parent / "README.md"
-USUAL = ("bench.json", "core.json", "scale.json")  # the whole, its first workloads in more rounds, what takes long
+# the whole, cases that were changed since, its first workloads in more rounds, what takes long
+USUAL = ("bench.json", "floors.json", "core.json", "scale.json")
 BEGIN, END = "<!-- made by benchmarks.report: begin -->", "<!-- made by benchmarks.report: end -->"
 
 
