@@ -37,13 +37,11 @@ class Long:
         from mpnn.native import long_jobs
         from mpnn.native.fourier import factors
 
-        sizes, blank = self.sizes, self.blank
+        sizes = self.sizes
         number, channels, length = _TYPES[self.x.dtype], sizes[2], sizes[3]
         table = torch.from_numpy(factors(length, number is np.float64))
-        # the first targets may have no source
-        given = [t if i != 2 or t is None else t[:, blank:] for i, t in enumerate(tensors)]
-        steps = [n for t in given for n in ((0, 0, 0) if t is None else t.stride())]
-        numbers = [*sizes, *at(*given), *steps, table.data_ptr()]
+        steps = [n for t in tensors for n in ((0, 0, 0) if t is None else t.stride())]
+        numbers = [*sizes, *at(*tensors), *steps, table.data_ptr()]
         jobs = -(-channels // _LANES) * self.chunks
         space = buffers * 2 * length * _LANES * self.x.element_size()
         run(getattr(long_jobs, name)(number), jobs, 12 * buffers * sizes[0] * channels * length, space, numbers)
@@ -77,7 +75,7 @@ class Long:
         """The outputs."""
         y = self.x.new_empty(self.x.shape[0], self.targets, self.x.shape[2])
         y[:, : self.blank] = 0
-        self._run("correlate", 2, [self.x, self.taps[None], y])
+        self._run("correlate", 2, [self.x, self.taps[None], y[:, self.blank :]])
         return y
 
     def backward(self, grad: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor | None, Tensor | None]:
@@ -87,7 +85,7 @@ class Long:
         d_x = x.new_empty(x.shape) if needed[0] else None
         parts = taps.new_empty(self.chunks, *(taps.shape[::-1] if lines else taps.shape))
         by_row = parts.transpose(1, 2) if lines else parts
-        self._run("gradients", 4, [x, taps[None], grad, d_x, by_row if needed[1] else None])
+        self._run("gradients", 4, [x, taps[None], grad[:, self.blank :], d_x, by_row if needed[1] else None])
         if not needed[1]:
             return d_x, None
         total = parts[0] if self.chunks == 1 else parts.sum(0)
