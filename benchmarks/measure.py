@@ -16,7 +16,7 @@ from benchmarks.memory import Server
 from benchmarks.roofs import Roofs
 from benchmarks.timing import Spread, Timing, interleave, seconds_of
 
-OURS, OWN = "mpnn", 60.0  # our own calls have rounds up to this many seconds
+OURS, OWN = "mpnn", 30.0  # our own calls have rounds up to this many seconds
 AGAIN = 2.0  # seconds
 CEILINGS = ("overhead", "memory")  # floors that are the most, not the least
 
@@ -34,10 +34,13 @@ class Settings:
     threads: int = 2
     compiled: bool = True  # whether peers that a compiler makes take part
     hurried: bool = False
+    span: float = 1.0  # how long a round is
 
     def hurry(self) -> Settings:
-        """The least that gives a number: one round, no compiler, one call of a peer that takes a fifth of a second."""
-        return replace(self, rounds=1, budget=0.0, limit=min(self.limit, 0.2), compiled=False, hurried=True)
+        """The least that gives a median: three short rounds, no compiler, one call of a peer that takes a fifth of a
+        second."""
+        limit = min(self.limit, 0.2)
+        return replace(self, rounds=3, budget=0.0, span=0.25, limit=limit, compiled=False, hurried=True)
 
 
 class Watch:
@@ -124,7 +127,7 @@ def _mode(entry: Entry, case: Case, gate: Gate, mode: str, roofs: Roofs | None, 
     once = {s.name: t for s in sides if (t := _slow(s, gate.first[s.name][mode], calls[s.name], settings)) is not None}
     timed = {name: call for name, call in calls.items() if name not in once}
     rounds = settings.rounds if entry.series is None else min(3, settings.rounds)
-    span = 1.0 if entry.series is None else 0.5  # the ratios of a series are not judged
+    span = settings.span if entry.series is None else settings.span / 2  # the ratios of a series are not judged
     timing = interleave(timed, rounds, budget=settings.budget, span=span) if timed else Timing({})
     timing.seconds |= {name: [seconds] for name, seconds in once.items()}
     found: dict[str, Any] = {

@@ -34,7 +34,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument("--smoke", action="store_true", help="a minute; ends with 1 where a floor is missed by half")
     scope.add_argument(
-        "--scale", action="store_true", help="the large sizes too, and every peer in rounds whatever it takes"
+        "--scale", action="store_true", help="the large sizes too, and peers of up to half a minute a call in rounds"
     )
     parser.add_argument("--only", default="", help="workloads or cases, by the start of their key: W1,W3/G2,series")
     parser.add_argument("--rounds", type=int, default=None, help="rounds that count (default 9, smoke 5)")
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     path = args.out or results.FOLDER / f"{name}.json"
     settings = Settings(
         rounds=args.rounds or (5 if args.smoke else 9),
-        limit=60.0 if args.scale else 0.5,
+        limit=30.0 if args.scale else 0.5,
         threads=args.threads,
         compiled=not args.smoke and compiler() is not None,
     )

@@ -88,9 +88,9 @@ class MessagePassing(nn.Module):
         if unknown:
             refuse("the layer", unknown, TAKES)
         plain = (
-            type(x) is Tensor and not x.is_nested and edge_attr is None and source is None and mask is None
-            and pair_mask is None and positions is None and coordinates is None and batch is None and edge_type is None
-            and edge_weight is None and score_bias is None and not return_weights
+            type(x) is Tensor and not x.is_nested and not x.is_neg() and edge_attr is None and source is None
+            and mask is None and pair_mask is None and positions is None and coordinates is None and batch is None
+            and edge_type is None and edge_weight is None and score_bias is None and not return_weights
             and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
         key = self._key(x, edge_index, grid) if plain else None

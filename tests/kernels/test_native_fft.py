@@ -187,3 +187,11 @@ def test_transforms_and_batches_of_gradients(kernel: str) -> None:
     each = [torch.autograd.grad(y, leaves, up, retain_graph=True) for up in ups]
     for found, wanted in zip(many, zip(*each, strict=True), strict=True):
         torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_a_remembered_call_on_tokens_with_the_negative_bit() -> None:
+    """Their memory holds other numbers than theirs, so that another kernel takes them."""
+    layer, x = MessagePassing(AllTokens(causal=True, max_tokens=300), SharedKernel(8, 8, groups=8)), torch.randn(300, 8)
+    assert layer.plan(x).kernel == "native_fft"
+    layer(x)
+    torch.testing.assert_close(layer(torch._neg_view(x)), layer(-x))
