@@ -35,14 +35,14 @@ def test_a_run_means_to_end_in_time() -> None:
     assert not run.pace(-5.0, 100, careful, "smoke").hurried
     for left in (190.0, -5.0):
         hurried = run.pace(left, 100, careful, "bench")
-        assert hurried.hurried and (hurried.rounds, hurried.compiled) == (1, False) and hurried.limit == 0.2
+        assert hurried.hurried and (hurried.rounds, hurried.compiled) == (3, False) and hurried.limit == 0.2
 
 
-def test_a_hurried_case_has_one_round_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hurried_case_has_three_rounds_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "LEAST", 1e-5)
     monkeypatch.setattr(timing, "SPAN", 1e-5)
     made = measuring.record(entry_of(), None, None, measuring.Settings(threads=1).hurry())
-    assert made["hurried"] and made["modes"][FORWARD]["rounds"] == 1
+    assert made["hurried"] and made["modes"][FORWARD]["rounds"] == 3
     assert all("HURRIED" in line for line in words.lines(made))
     assert "hurried" in report.row(made, FORWARD)
     assert {"making", "gate", "rounds"} == set(made["spent"]) and min(made["spent"].values()) >= 0
