@@ -7,16 +7,15 @@ import os
 # Before torch is imported, so that the programs that a test starts inherit it: xdist's workers would share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import random
 import signal
 import sys
-import zlib
 from collections.abc import Iterator
 
 import hypothesis
-import numpy as np
 import pytest
 import torch
+
+from helpers.over import seeded
 
 # One stream of examples, the same on every machine, and no clock: the suite runs beside other work.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -40,11 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seed(request: pytest.FixtureRequest) -> int:
     """A seed made from the test's name: the same alone, in any order and in any worker."""
-    value = zlib.crc32(request.node.nodeid.encode())
-    torch.manual_seed(value)
-    np.random.seed(value)
-    random.seed(value)
-    return value
+    return seeded(request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

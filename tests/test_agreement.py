@@ -12,6 +12,7 @@ import torch
 from helpers.attention import Attention, cases
 from helpers.calls import product, trial
 from helpers.compare import agree, differences, run
+from helpers.over import over
 from mpnn import limits, use_kernels
 from mpnn.fused import launch
 from mpnn.kernels import KERNELS, fft, pairwise, sdpa, segment
@@ -33,7 +34,7 @@ FEW_MODES = [(torch.float64, mode) for mode in WIDE] + [
 FEW = product("few")
 
 
-@pytest.mark.parametrize(("place", "rule"), product())
+@over(product())
 def test_kernels_agree(place: str, rule: str) -> None:
     wrong = []
     for dtype, mode in MODES + (FEW_MODES if (place, rule) in FEW else []):
@@ -50,7 +51,7 @@ def test_kernels_agree(place: str, rule: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("place", "rule"), product("main"))
+@over(product("main"))
 def test_kernels_agree_under_autocast(place: str, rule: str) -> None:
     call = trial(place, rule, dtype=torch.float32, mask="batched")
     with torch.autocast("cpu", torch.bfloat16):
@@ -71,7 +72,7 @@ def test_every_kernel_is_compared() -> None:
     assert missing <= (set() if segment.INSTALLED else {"segment"})
 
 
-@pytest.mark.parametrize(("place", "rule"), product("main"))
+@over(product("main"))
 def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ways of large calls: heads one by one, masks, inner products and batch entries some at a time."""
     monkeypatch.setattr("mpnn.sparse.csr._TOGETHER", 0)
@@ -92,7 +93,7 @@ def test_kernels_agree_on_what_is_large(place: str, rule: str, monkeypatch: pyte
                 agree(run(call, call.leaves, twice=True), expected, torch.float64, f"{kernel}, {mode}")
 
 
-@pytest.mark.parametrize(("place", "rule"), FEW)
+@over(FEW)
 def test_blocks_of_the_reference_agree(place: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = []
     for mode in NARROW:

@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from helpers.calls import kernels, product, trial
+from helpers.over import over
 from mpnn import attend
 from mpnn.kernels import native
 from mpnn.neighbours import AllTokens, Graph, Window
@@ -15,7 +16,7 @@ MAIN = product("main")
 UNUSED = {"allow_unused": True, "materialize_grads": True}
 
 
-@pytest.mark.parametrize(("place", "rule"), MAIN)
+@over(MAIN)
 def test_gradients_of_a_batch_are_those_of_each(place: str, rule: str) -> None:
     """``is_grads_batched``: the third call is one that is remembered."""
     call = trial(place, rule, edge_weight="one")

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from helpers.calls import Trial, product, trial
 from helpers.cases import PLACES
+from helpers.over import over
 from kernel_choice import able, on_each
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.experiments.atlas_grid import as_image, as_tokens
@@ -172,7 +173,7 @@ def laid_out(made: Trial, layout: Callable[[Tensor], Tensor]) -> Trial:
     return dataclasses.replace(made, tensors=others)
 
 
-@pytest.mark.parametrize(("place", "rule"), product("few"))
+@over(product("few"))
 def test_case_24_strides_do_not_matter(place: str, rule: str) -> None:
     made = trial(place, rule)
     leaves = list(made.leaves.values())
@@ -188,7 +189,7 @@ def test_case_24_strides_do_not_matter(place: str, rule: str) -> None:
                 torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10, msg=f"{kernel}, {layout.__name__}")
 
 
-@pytest.mark.parametrize(("place", "rule"), [p for p in product("few") if not PLACES[p[0]].alone])
+@over([p for p in product("few") if not PLACES[p[0]].alone])
 def test_case_24_expanded_tokens(place: str, rule: str) -> None:
     """Three samples that are one in memory."""
     made = trial(place, rule, lead=(1,))

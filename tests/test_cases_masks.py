@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from helpers.calls import Trial, product, trial
 from helpers.cases import PLACES
+from helpers.over import over
 from kernel_choice import able, on_each
 from mpnn import MessagePassing, Tokens, attend, use_kernels
 from mpnn.models import Transformer
@@ -94,7 +95,7 @@ def of_nothing(made: Trial, targets: Tensor | None, out: tuple[int, ...]) -> Ten
 BATCHED = [(p, r) for p, r in product("few") if not PLACES[p].alone]
 
 
-@pytest.mark.parametrize(("place", "rule"), BATCHED)
+@over(BATCHED)
 def test_case_9_a_sample_without_tokens(place: str, rule: str) -> None:
     made = trial(place, rule)
     sources = made.leaves["source"].shape[-2]
@@ -201,7 +202,7 @@ def masked_leaves(made: Trial) -> list[tuple[Tensor, Tensor]]:
     return [(made.leaves[name], made.tensors[f"{end} mask"]) for end, name in ends]
 
 
-@pytest.mark.parametrize(("place", "rule"), list(product()))
+@over(product("few"))
 def test_case_11_what_a_mask_removes_is_not_seen(place: str, rule: str) -> None:
     made = trial(place, rule, mask="batched")
     hidden = [(leaf, ~mask[..., None].expand_as(leaf)) for leaf, mask in masked_leaves(made)]

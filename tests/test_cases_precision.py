@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers.calls import product, trial
+from helpers.over import over
 from kernel_choice import able, on_each
 from mpnn import MessagePassing, attend, use_kernels
 from mpnn.models import CNN, GNN, MLP, Transformer
@@ -118,7 +119,7 @@ def test_case_26_a_row_that_causal_and_padding_block(rule: Any, form: str, dtype
 CAST = [(p, r) for p, r in product("few") if "own" not in (p, r.split()[0])]
 
 
-@pytest.mark.parametrize(("place", "rule"), CAST)
+@over(CAST)
 def test_case_27_models_in_any_precision(place: str, rule: str) -> None:
     made = trial(place, rule, dtype=torch.float64, grad=False)
     exact = made().detach()
@@ -134,7 +135,7 @@ def test_case_27_models_in_any_precision(place: str, rule: str) -> None:
             assert (y.double() - exact).abs().max() <= allowed * scale if y.numel() else True, (kernel, dtype)
 
 
-@pytest.mark.parametrize(("place", "rule"), CAST)
+@over(CAST)
 def test_case_27_autocast(place: str, rule: str) -> None:
     made = trial(place, rule, dtype=torch.float32)
     exact = made().detach()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from helpers.calls import Trial, product, trial
 from helpers.cases import PLACES, RULES
+from helpers.over import over
 
 
 def inference(made: Trial) -> None:
@@ -46,7 +47,7 @@ FIRST: tuple[Callable[[Trial], Any], ...] = (inference, no_grad, frozen, gradien
 
 
 @pytest.mark.parametrize("first", FIRST)
-@pytest.mark.parametrize(("place", "rule"), MAIN)
+@over(MAIN)
 def test_training_after_another_first_call(place: str, rule: str, first: Callable[[Trial], Any]) -> None:
     torch.manual_seed(0)
     plain = trial(place, rule)

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from helpers.calls import Trial, kernels, product, trial
 from helpers.cases import PLACES
 from helpers.compare import agree, run
+from helpers.over import over
 from mpnn.neighbours import AllTokens, Window
 
 FEW = product("few")
-few = pytest.mark.parametrize(("place", "rule"), FEW)
-main = pytest.mark.parametrize(("place", "rule"), product("main"))
-in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if not PLACES[p].alone])
+few = over(FEW)
+main = over(product("main"))
+in_batches = over([(p, r) for p, r in product("main") if not PLACES[p].alone])
 GRAPHS = ("Graph at call", "Graph loops added", "Graph relations", "Graph of two sets")
-graphs = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in FEW if p in GRAPHS])
+graphs = over([(p, r) for p, r in FEW if p in GRAPHS])
 COUNTED = ("ALiBi", "Rotary")  # the sources' positions are counted where there are two sets: they belong to no token
 
 
@@ -110,9 +111,7 @@ def test_an_empty_batch(place: str, rule: str) -> None:
         assert all(t is None or not t.any() for t in found.values()), kernel
 
 
-@pytest.mark.parametrize(
-    ("place", "rule"), [(p, r) for p, r in FEW if p in GRAPHS and not (PLACES[p].targets and r in COUNTED)]
-)
+@over([(p, r) for p, r in FEW if p in GRAPHS and not (PLACES[p].targets and r in COUNTED)])
 def test_order_of_nodes(place: str, rule: str) -> None:
     """A permutation of the nodes, with everything that belongs to them, permutes the output."""
     call = trial(place, rule, mask="batched", edge_weight="batched", positions=True)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from helpers.calls import Trial, kernels, product, trial
 from helpers.cases import PLACES
 from helpers.compare import agree, run
+from helpers.over import over
 from mpnn import capture_weights, trace_kernels
 from mpnn.neighbours import Graph
 
-main = pytest.mark.parametrize(("place", "rule"), product("main"))
-in_batches = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if not PLACES[p].alone])
+main = over(product("main"))
+in_batches = over([(p, r) for p, r in product("main") if not PLACES[p].alone])
 
 
 @main
@@ -94,7 +94,7 @@ def test_without_gradients_the_output_is_the_same(place: str, rule: str) -> None
             for mode in (torch.enable_grad, torch.no_grad, torch.inference_mode):
                 for _ in range(2):
                     with mode():
-                        y = each()
+                        y = over()
                     agree({"output": y}, expected, torch.float64, f"{kernel}, {mode.__name__}")
 
 

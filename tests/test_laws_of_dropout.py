@@ -11,6 +11,7 @@ from torch import Tensor
 from helpers.calls import kernels, product, trial
 from helpers.cases import RULES
 from helpers.compare import agree, run
+from helpers.over import over
 from mpnn import limits, use_kernels
 from mpnn.neighbours import AllTokens
 from mpnn.weights import EdgeLearned, QKSoftmax
@@ -20,7 +21,7 @@ def has_dropout(rule: str) -> bool:
     return isinstance(RULES[rule].make(AllTokens()), EdgeLearned | QKSoftmax)
 
 
-dropping = pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in product("main") if has_dropout(r)])
+dropping = over([(p, r) for p, r in product("main") if has_dropout(r)])
 
 
 @dropping

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from helpers.calls import Trial, product, trial
 from helpers.compare import differences, run
 from helpers.oracle import oracle
+from helpers.over import over
 from mpnn import use_kernels
 from mpnn.neighbours import Graph
 
@@ -20,7 +20,7 @@ VARIANTS = (
 THIN = ({"pair_mask": "rows"}, {"pair_mask": "columns"})
 
 
-@pytest.mark.parametrize(("place", "rule"), product())
+@over(product())
 def test_reference_is_the_oracle(place: str, rule: str, seed: int) -> None:
     wrong = []
     for variant in [*VARIANTS, THIN[seed % 2]] if (place, rule) in FEW else [VARIANTS[1 + seed % 2]]:

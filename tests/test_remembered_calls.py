@@ -13,6 +13,7 @@ from torch import nn
 
 from helpers.calls import Trial, product, trial
 from helpers.compare import agree, run
+from helpers.over import over
 from mpnn import MessagePassing
 from mpnn.neighbours import Full, Graph, Grid
 from mpnn.positions import ALiBi, Rotary
@@ -119,8 +120,7 @@ def positions_and_biases_set(call: Trial) -> Trial:
     return call
 
 
-@pytest.mark.parametrize(
-    ("place", "rule"),
+@over(
     [
         (p, r)
         for p, r in product("main")
@@ -144,7 +144,7 @@ def test_a_remembered_call_sees_what_has_changed(place: str, rule: str) -> None:
         assert found[0].keys() == found[1].keys(), name
 
 
-@pytest.mark.parametrize(("place", "rule"), product())
+@over(product("few"))
 def test_a_call_that_is_remembered_gives_what_it_gave(place: str, rule: str) -> None:
     """Values and gradients of a second call and a third, with and without leading dimensions and gradients."""
     for lead in ((), (2,)):
@@ -160,7 +160,7 @@ def test_a_call_that_is_remembered_gives_what_it_gave(place: str, rule: str) -> 
                 torch.testing.assert_close(call(), first["output"])
 
 
-@pytest.mark.parametrize(("place", "rule"), product("main"))
+@over(product("main"))
 def test_a_remembered_call_keeps_no_tokens_alive(place: str, rule: str) -> None:
     call = trial(place, rule, grad=False)
     call()

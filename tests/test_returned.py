@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from helpers.calls import Trial, product, seen, trial
 from helpers.cases import PLACES
 from helpers.oracle_pairs import pairs_of
+from helpers.over import over
 from kernel_choice import able
 from mpnn import MessagePassing, attend, capture_weights, use_kernels
 from mpnn.models import CNN, GNN, MLP, Transformer
 from mpnn.neighbours import AllTokens, Graph, Window
 from mpnn.weights import AdditiveScore, EdgeLearned, QKSoftmax, SharedKernel, Weight
 
-ALL = product()
+FEW = product("few")
 
 
 def ends(made: Trial) -> tuple[Tensor, Tensor | None]:
@@ -105,7 +106,7 @@ def listed(place: str, made: Trial) -> list[Any]:
     return pairs_of(made.layer.neighbours, count(made), sources, batch=p.batch, grid=made.grid, **graph)
 
 
-@pytest.mark.parametrize(("place", "rule"), ALL)
+@over(FEW)
 def test_order_index_and_shapes(place: str, rule: str) -> None:
     made = trial(place, rule)
     weight, lead = made.layer.weight, made.tensors["source"].shape[:-2]
@@ -128,12 +129,11 @@ def test_order_index_and_shapes(place: str, rule: str) -> None:
 
 
 # The mean attributes of added loops are held by the tests against PyG.
-PLAIN = [(p, r) for p, r in ALL if not (r in ("TransformerConv", "GAT edges", "GATv2") and "loops" in p)]
-FEW = set(product("few"))
-RUNS = [(p, r, None) for p, r in PLAIN] + [(p, r, "batched") for p, r in PLAIN if (p, r) in FEW]
+PLAIN = [(p, r) for p, r in FEW if not (r in ("TransformerConv", "GAT edges", "GATv2") and "loops" in p)]
 
 
-@pytest.mark.parametrize(("place", "rule", "mask"), RUNS)
+@pytest.mark.parametrize("mask", [None, "batched"])
+@over(PLAIN)
 def test_the_output_is_made_of_what_is_returned(place: str, rule: str, mask: str | None) -> None:
     """Value and gradients: what flows through the weights that were returned is what flows through the layer."""
     made = trial(place, rule, mask=mask)
@@ -148,7 +148,7 @@ def test_the_output_is_made_of_what_is_returned(place: str, rule: str, mask: str
 
 
 @pytest.mark.parametrize("pair_mask", [None, "heads"])
-@pytest.mark.parametrize(("place", "rule"), product("few"))
+@over(FEW)
 def test_masked_pairs_have_weight_0_and_softmax_sums_to_1(place: str, rule: str, pair_mask: str | None) -> None:
     made = trial(place, rule, mask="batched", pair_mask=pair_mask)
     for kernel in [*made.able(), "reference"]:

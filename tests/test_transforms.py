@@ -8,17 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, stack_module_state, vjp, vmap
 
 from helpers.calls import Trial, kernels, product, trial
 from helpers.compare import agree
+from helpers.over import over
 from mpnn import use_kernels
 
 MAIN = product("main")
-main = pytest.mark.parametrize(("place", "rule"), MAIN)
+main = over(MAIN)
 
 
 def function(call: Trial) -> tuple[Callable[..., Tensor], tuple[Tensor, ...]]:
@@ -128,7 +128,7 @@ def test_vmap_over_everything_is_a_loop(place: str, rule: str) -> None:
         agree({f"gradient {k}": mapped[k] for k in first}, expected, torch.float64, kernel)
 
 
-@pytest.mark.parametrize(("place", "rule"), [(p, r) for p, r in MAIN if p in ("AllTokens", "Graph built", "Grid 2-D")])
+@over([(p, r) for p, r in MAIN if p in ("AllTokens", "Graph built", "Grid 2-D")])
 def test_hessian(place: str, rule: str) -> None:
     call = trial(place, rule, lead=())
     f, x = of_tokens(call), call.tensors["source"].detach()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers.calls import Trial, kernels, product, trial
+from helpers.over import over
 from mpnn import attend, use_kernels
 from mpnn.neighbours import Global, Graph, Window
 
@@ -40,7 +41,7 @@ def gradients(call: Trial, y: Tensor, create_graph: bool) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("create_graph", [False, True], ids=["once", "twice"])
-@pytest.mark.parametrize(("place", "rule"), MAIN)
+@over(MAIN)
 def test_an_error_or_the_gradient_of_what_was_there(place: str, rule: str, create_graph: bool) -> None:
     call = trial(place, rule, lead=() if create_graph else (2,), mask="one", pair_mask="one", positions=True)
     names = [k for k in call.tensors if "batch" not in k]
