@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mpnn import plan as plans
-from mpnn.binding import bind, fill, same_places
+from mpnn.binding import bind
 from mpnn.call import Call
 from mpnn.checks import autocasting, instance, one_of
 from mpnn.kernels import reference as reference_kernel
 from mpnn.neighbours import Neighbours
 from mpnn.plan import BY_NAME, NAMES, Plan, choose, explain, forced
+from mpnn.remembered import Remembered, here, remember, state
 from mpnn.returned import listening, notify, returned
 from mpnn.slips import refuse
 from mpnn.spec import spec_of
-from mpnn.tokens.base import Tokens
 from mpnn.weights import Weight
 
 TAKES = (
     "x", "edge_index", "edge_attr", "source", "mask", "pair_mask", "positions", "coordinates", "batch", "grid",
     "edge_type", "edge_weight", "score_bias", "return_weights",
 )  # fmt: skip
-# The common call looks these up: a name costs less than a path of attributes. Other tracers than dynamo pass no plain
-# tensors.
-_traced, _transform = torch.compiler.is_dynamo_compiling, torch._C._functorch.peek_interpreter_stack
-_grad, _dual, _some_autocast = torch.is_grad_enabled, torch.autograd.forward_ad, torch._C._is_any_autocast_enabled
-_KEPT = 16  # calls of the same kind that a layer remembers
 
 
 class MessagePassing(nn.Module):
@@ -72,7 +65,7 @@ class MessagePassing(nn.Module):
         if getattr(neighbours, "loop_weight", 1.0) != 1.0 and weight.normalise == "softmax":
             raise ValueError("loop_weight would be ignored by a softmax, whose weights sum to 1; leave it at 1")
         self.neighbours, self.weight, self.kernel = neighbours, weight, kernel
-        self._repeats: dict[tuple, _Repeat] = {}
+        self._repeats: list[Remembered] = []
         weight.build_for(neighbours)
 
     def reset_parameters(self) -> None:
@@ -93,12 +86,13 @@ class MessagePassing(nn.Module):
             and edge_type is None and edge_weight is None and score_bias is None and not return_weights
             and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
-        key = self._key(x, edge_index, grid) if plain else None
-        if key is not None:
-            repeat = self._repeats.get(key)
-            if repeat is not None and (repeat.edge_index is None or repeat.edge_index() is edge_index):
-                shortcut = repeat.shortcut
-                return repeat.run(self, x) if shortcut is None else shortcut(x)
+        plain = plain and here()
+        if plain:
+            for repeat in self._repeats:
+                if repeat.fits(self, x, edge_index, grid):
+                    shortcut = repeat.shortcut
+                    return repeat.run(self, x) if shortcut is None else shortcut(x)
+        before = state(self) if plain else None
         edges = {"edge_index": edge_index, "edge_attr": edge_attr, "edge_type": edge_type, "edge_weight": edge_weight}
         given = {
             "source": source, "mask": mask, "pair_mask": pair_mask, "positions": positions, "coordinates": coordinates,
@@ -107,8 +101,8 @@ class MessagePassing(nn.Module):
         call = bind(self.neighbours, self.weight, self.training, x, edges, given)
         name, _ = choose(spec_of(call, self.weight), forced(self.kernel))
         y = self._run(call, name)
-        if key is not None:
-            self._remember(key, call, name, edge_index)
+        if plain and state(self) == before:  # a rule may change itself in a call
+            remember(self, call, name, edge_index, grid)
         if listening:
             notify(self, name, call)
         return (y, returned(call)) if return_weights else y
@@ -142,69 +136,12 @@ class MessagePassing(nn.Module):
         parameters = sum(p.numel() for p in self.weight.parameters())
         return explain(spec, forced(self.kernel), _count(call), parameters, parts)
 
-    def _key(self, x: Tensor, edge_index: Any, grid: tuple | None) -> tuple | None:
-        """What a call of tokens alone depends on besides their values; None where calls are not remembered."""
-        if listening or _dual._current_level >= 0 or _traced() or _transform() is not None:
-            return None
-        if edge_index is None:
-            edges = None
-        elif type(edge_index) is Tensor and not edge_index.is_inference():
-            edges = (id(edge_index), edge_index._version)
-        else:
-            return None
-        device, modules, kernel = x.device, self._modules, self.kernel
-        rule: Any = modules["neighbours"]
-        weight: Any = modules["weight"]
-        return (
-            x.shape, grid, x.dtype, device, edges, weight.dropout if self.training else 0.0, _grad(),
-            _some_autocast() and autocasting(device.type), id(rule), rule.state(), id(weight),
-            weight.revision, plans.allowed if kernel is None else kernel,
-        )  # fmt: skip
-
-    def _remember(self, key: tuple, call: Call, name: str, edge_index: Tensor | None) -> None:
-        held = (call.attr, call.edge_weight, call.nodes.get("inverse_root"))
-        if any(t is not None and t.requires_grad for t in held) or not same_places(self.neighbours):
-            return  # data of edges that wants a gradient brings a graph of its own to each call
-        repeats = self._repeats
-        if len(repeats) >= _KEPT:
-            repeats.pop(next(iter(tuple(repeats))), None)  # a tuple at once: another thread may add or drop one
-        alive = None if edge_index is None else weakref.ref(edge_index, lambda _: repeats.pop(key, None))
-        repeats[key] = _Repeat(call, name, alive)
-
     def _apply(self, fn, recurse=True):
         self._repeats.clear()  # parameters change dtype or device
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_repeats": {}}
-
-
-class _Repeat:
-    """A call that was checked, to be run again on other tokens of the same shape, dtype and device."""
-
-    def __init__(self, call: Call, name: str, edge_index: weakref.ref[Tensor] | None) -> None:
-        x = call.tokens[0].x
-        one_set = call.tokens[1] is call.tokens[0]
-        blank = Tokens(_blank(x), grid=call.tokens[0].grid)
-        kept = {k: v for k, v in call.nodes.items() if k == "inverse_root"}  # degrees of the same edges
-        self.call = call.again()
-        self.call.nodes = {k: _blank(t) for k, t in call.nodes.items() if k in ("query", "key", "value")}
-        self.call.tokens = (blank, blank if one_set else None)
-        self.call.constants = call.constants | kept
-        self.name, self.one_set = name, one_set
-        self.edge_index = edge_index
-        shortcut = None if autocasting(x.device.type) else getattr(BY_NAME[name], "shortcut", None)
-        self.shortcut = None if shortcut is None else shortcut(self.call, reference_kernel.run)
-
-    def run(self, layer: MessagePassing, x: Tensor) -> Tensor:
-        call = self.call.again()
-        fill(call, x, x if self.one_set else None)
-        return layer._run(call, self.name)
-
-
-def _blank(x: Tensor) -> Tensor:
-    """A tensor of the same shape and dtype that keeps no memory alive."""
-    return x.detach().new_zeros(()).expand(x.shape)
+        return self.__dict__ | {"_repeats": []}
 
 
 def _count(call: Call) -> int:

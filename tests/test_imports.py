@@ -61,6 +61,7 @@ ORDER = (
     "token_sets",
     "binding",
     "returned",
+    "remembered",
     "message_passing",
     "attend",
     "models",
