@@ -18,6 +18,7 @@ LEAST = 0.02  # seconds that one side runs in a round, at least
 SPAN = 0.4  # seconds of a round, at least: the kernel's account of processor time has ticks of 10 ms
 SHARE = 0.05  # of a core: a round in which others took more is discarded
 TRIES = 3  # rounds tried for each round wanted
+TURNS = 8  # in a round, at most: a machine whose speed drifts is then the same for all sides
 
 
 @dataclass
@@ -126,7 +127,7 @@ def interleave(
                 break
             start = tried % len(names)
             before = others.read()
-            found = {name: _round(calls[name], number[name]) for name in names[start:] + names[:start]}
+            found = _round(calls, number, names[start:] + names[:start])
             after = others.read()
             share, allowed = others.share(before, after), others.allowed(after[0] - before[0], SHARE)
             if share <= allowed:
@@ -144,9 +145,16 @@ def interleave(
     return Timing(seconds, number, discarded=len(spoilt) - len(added), disturbed=len(added))
 
 
-def _round(call: Callable[[], Any], number: int) -> float:
-    start = time.perf_counter()
-    for _ in range(number):
-        call()
-    settle()
-    return (time.perf_counter() - start) / number
+def _round(calls: Mapping[str, Callable[[], Any]], number: Mapping[str, int], order: list[str]) -> dict[str, float]:
+    """Seconds a call of each side, whose calls are spread over the turns of the round."""
+    turns = min(TURNS, max(number.values()))
+    spent = dict.fromkeys(order, 0.0)
+    for turn in range(turns):
+        for name in order:
+            call, share = calls[name], number[name] * (turn + 1) // turns - number[name] * turn // turns
+            start = time.perf_counter()
+            for _ in range(share):
+                call()
+            settle()
+            spent[name] += time.perf_counter() - start
+    return {name: spent[name] / number[name] for name in order}

@@ -61,6 +61,15 @@ def test_ratios_are_those_of_the_work(clock: Clock) -> None:
     assert (found.discarded, found.disturbed) == (0, 0)
 
 
+def test_a_machine_that_slows_down_does_so_for_all_sides(clock: Clock) -> None:
+    def drifting(seconds: float) -> Callable[[], None]:
+        return lambda: clock.work(seconds * (1 + clock.now))()
+
+    found = timing.interleave({"ours": drifting(0.001), "peer": drifting(0.001)}, 5, others=clock)
+    ratio = found.ratio("peer", "ours")
+    assert 0.97 < ratio.low <= ratio.high < 1.03
+
+
 def test_each_side_runs_long_enough_in_a_round(clock: Clock) -> None:
     found = timing.interleave({"a": clock.work(1e-4), "b": clock.work(0.05)}, 3, others=clock)
     assert found.repetitions["a"] * 1e-4 >= 0.99 * timing.SPAN / 2
