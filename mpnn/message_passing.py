@@ -81,12 +81,12 @@ class MessagePassing(nn.Module):
         if unknown:
             refuse("the layer", unknown, TAKES)
         plain = (
-            type(x) is Tensor and not x.is_nested and not x.is_neg() and edge_attr is None and source is None
-            and mask is None and pair_mask is None and positions is None and coordinates is None and batch is None
-            and edge_type is None and edge_weight is None and score_bias is None and not return_weights
+            type(x) is Tensor and not x.is_nested and edge_attr is None and source is None and mask is None
+            and pair_mask is None and positions is None and coordinates is None and batch is None and edge_type is None
+            and edge_weight is None and score_bias is None and not return_weights
             and (grid is None or (type(grid) is tuple and all(type(size) is int for size in grid)))
         )  # fmt: skip
-        plain = plain and here()
+        plain = plain and here() and not x.is_neg()
         if plain:
             for repeat in self._repeats:
                 if repeat.fits(self, x, edge_index, grid):
