@@ -18,7 +18,7 @@ LEAST = 0.02  # seconds that one side runs in a round, at least
 SPAN = 0.4  # seconds of a round, at least: the kernel's account of processor time has ticks of 10 ms
 SHARE = 0.05  # of a core: a round in which others took more is discarded
 TRIES = 3  # rounds tried for each round wanted
-TURNS = 8  # in a round, at most: a machine whose speed drifts is then the same for all sides
+TURNS = 4  # in a round, at most: a machine whose speed drifts is then the same for all sides
 
 
 @dataclass
