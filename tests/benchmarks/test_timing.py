@@ -63,7 +63,7 @@ def test_ratios_are_those_of_the_work(clock: Clock) -> None:
 
 def test_a_machine_that_slows_down_does_so_for_all_sides(clock: Clock) -> None:
     def drifting(seconds: float) -> Callable[[], None]:
-        return lambda: clock.work(seconds * (1 + clock.now))()
+        return lambda: clock.work(seconds * (1 + 0.3 * clock.now))()
 
     found = timing.interleave({"ours": drifting(0.001), "peer": drifting(0.001)}, 5, others=clock)
     ratio = found.ratio("peer", "ours")
