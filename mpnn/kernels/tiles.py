@@ -66,9 +66,12 @@ class FusedTiles:
         self.tiles = tiles_of(call.neighbours, call.targets, call.sources, call.target_tokens, call.value.device)
         own = call.pair_mask is not None or "score_bias" in call.nodes or call.weight.score_bias is not None
         self.masked, self.dense = own or call.source_mask is not None, own
+        groups = self.tiles.groups
+        self.gathered = any(g.targets.first is None for g in groups), any(g.sources.first is None for g in groups)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        q, k, v = (_tokens_first(x) for x in (query, key, value))
+        targets, sources = self.gathered
+        q, k, v = _tokens_first(query, targets), _tokens_first(key, sources), _tokens_first(value, sources)
         n, count = query.shape[2], q.shape[1]  # and a row for what is no token
         out, lse = q.new_zeros(n + 1, count, v.shape[-1]), q.new_full((n + 1, count), -torch.inf, dtype=wide(q.dtype))
         for entry, own in self._entries(query):
@@ -84,9 +87,11 @@ class FusedTiles:
     def backward(
         self, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v, g, o = (_tokens_first(x) for x in (query, key, value, grad, out))
+        targets, sources = self.gathered
+        q, g, o = (_tokens_first(x, targets) for x in (query, grad, out))
+        k, v = _tokens_first(key, sources), _tokens_first(value, sources)
         # where no part has a source the weights are 0 by the mask, and a lse of -inf would make them no number
-        finite = _tokens_first(lse.masked_fill(lse == -torch.inf, 0)[..., None])
+        finite = _tokens_first(lse.masked_fill(lse == -torch.inf, 0)[..., None], targets)
         d_q = q.new_zeros(len(q) + 1, *q.shape[1:])
         d_k, d_v = (x.new_zeros(x.shape, dtype=wide(x.dtype)) for x in (k, v))
         for entry, own in self._entries(query):
@@ -134,10 +139,11 @@ class FusedTiles:
                 yield group, tiles, *added(self.call, group, tiles, entries, entry, heads, query.dtype)
 
 
-def _tokens_first(x: Tensor) -> Tensor:
-    """(B, heads, N, D) as (N, B·heads, D), the last axis contiguous: a view where B is 1."""
+def _tokens_first(x: Tensor, gathered: bool) -> Tensor:
+    """(B, heads, N, D) as (N, B·heads, D), the last axis contiguous: a view where B is 1, unless rows are gathered,
+    which takes ten times as long where the heads of a token do not lie side by side."""
     x = x.movedim(2, 0).flatten(1, 2)
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+    return x if not gathered and (x.stride(-1) == 1 or x.shape[-1] == 1) else x.contiguous()
 
 
 def _written_out(call: Call) -> Tensor:
