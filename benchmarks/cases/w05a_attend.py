@@ -20,7 +20,7 @@ from mpnn.neighbours import Graph
 
 HEADS, CHANNELS = 4, 16
 CUSTOMARY = {"G1": 1.5, "G2": 3.0, "G3": 6.0, "G4": 1.5, "G5": 6.0, "G6": 6.0}
-BESIDE = {"G4": ("padded",), "G6": ("native", "edge_softmax")}  # other kernels of ours: where the crossover is
+BESIDE = {"G4": ("padded",), "G6": ("padded", "edge_softmax")}  # other kernels of ours: where the crossover is
 SERIES_E = (5_000, (25_000, 50_000, 100_000, 200_000, 400_000))
 SERIES_N = ((1_250, 2_500, 5_000, 10_000, 20_000), 20)  # nodes, sources of each
 

@@ -29,6 +29,7 @@ name = "padded"
 INSTALLED = importlib.util.find_spec("numba") is not None  # and with it native
 # Padded pairs for each edge up to which this was measured to be the faster one, forward and backward, on a CPU:
 NATIVE, LISTED = 1.5, 3.0  # than native, and than edge_softmax
+LEAST, LEAST_FORWARD = 48, 128  # sources a node from which it was faster than native, in training and forward alone
 MOST = 64  # padded pairs for each edge: what bounds the memory of the mask
 COPIED = 1 << 17  # numbers of queries gathered at once on the CPU: what stays in its cache
 FUSED = ("cpu",)  # where the fused kernel runs
@@ -65,12 +66,14 @@ def slower(spec: Spec) -> list[str]:
     """Why a kernel after this one is the faster one, where none is forced."""
     if spec.device not in FUSED:
         return [f"its speed on {spec.device} is not measured; name it to have it"]
+    edges = spec.edges or 0
     most, better = (NATIVE, "native") if INSTALLED else (LISTED, "edge_softmax")
-    if spec.padded > most * (spec.edges or 0):
-        text = (
-            f"its graphs have {spec.padded:,} pairs as a dense batch, more than {most} for each of {spec.edges:,} edges"
-        )
+    if spec.padded > most * edges:
+        text = f"its graphs have {spec.padded:,} pairs as a dense batch, more than {most} for each of {edges:,} edges"
         return [f"{text}, where {better} is faster"]
+    least = LEAST if spec.grad else LEAST_FORWARD
+    if INSTALLED and edges < least * (spec.targets or 0):
+        return [f"its {spec.targets:,} nodes have fewer than {least} sources each, where native is faster"]
     return []
 
 

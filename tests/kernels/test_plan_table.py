@@ -173,6 +173,11 @@ def test_a_slower_kernel_runs_where_it_is_named() -> None:
     assert "1,700,000 pairs as a dense batch, more than 1.5 for each of 100,000 edges, where native is faster" in why
     assert choose(spec, ("padded",))[0] == choose(spec, ("native", "padded"))[0] == "padded"
     assert choose(spec, ("native", "reference"))[1]["padded"] == reasons["padded"]
+    dense = dataclasses.replace(spec, padded=100_000, targets=2_000, sources=2_000)
+    for targets, grad, kernel in ((2_000, True, "padded"), (2_000, False, "native"), (700, False, "padded")):
+        assert choose(dataclasses.replace(dense, targets=targets, sources=targets, grad=grad))[0] == kernel
+    small = choose(dataclasses.replace(dense, targets=4_000, sources=4_000, grad=True))
+    assert small[0] == "native" and "fewer than 48 sources each, where native is faster" in small[1]["padded"][0]
     gpu = dataclasses.replace(spec, device="cuda", padded=100_000)
     assert choose(gpu)[1]["padded"] == ["its speed on cuda is not measured; name it to have it"]
     assert choose(gpu, ("padded",))[0] == "padded"
