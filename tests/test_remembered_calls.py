@@ -14,8 +14,9 @@ from torch import nn
 from helpers.calls import Trial, product, trial
 from helpers.compare import agree, run
 from helpers.over import over
-from mpnn import MessagePassing
-from mpnn.neighbours import Full, Graph, Grid
+from mpnn import MessagePassing, use_kernels
+from mpnn.neighbours import AllTokens, Full, Graph, Grid
+from mpnn.pairs import Pairs
 from mpnn.positions import ALiBi, Rotary
 from mpnn.weights import EdgeLearned, QKSoftmax, SharedKernel, Static
 
@@ -318,3 +319,37 @@ def test_a_remembered_sum_over_edges_without_gradients_adds_its_bias(after: int)
         expected = torch.zeros(3, 4).index_add(0, edges[1], x[edges[0]]) @ layer.weight.weight[0].T + layer.weight.bias
         for _ in range(3):
             torch.testing.assert_close(layer(x, edges), expected)
+
+
+def test_edges_written_to_in_place_are_looked_at_again() -> None:
+    layer = MessagePassing(Graph(), SharedKernel(4, 4))
+    x, edges = torch.randn(5, 4), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    layer(x, edges)
+    edges[0, 0] = 4
+    torch.testing.assert_close(layer(x, edges), copy.deepcopy(layer)(x, edges.clone()))
+
+
+def test_a_rule_that_changes_itself_in_a_call_is_not_remembered() -> None:
+    def growing(pairs: Pairs) -> torch.Tensor:
+        layer.weight.calls = getattr(layer.weight, "calls", 0) + 1
+        return torch.full((len(pairs.edges), 1), float(layer.weight.calls))
+
+    layer = MessagePassing(Graph(), EdgeLearned(4, 4, growing, heads=1, value=False, bias=False))
+    x, edges = torch.randn(5, 4), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    with torch.no_grad():
+        layer(x, edges)
+    assert layer.weight.calls > 0
+    assert not layer._repeats
+
+
+def test_kernels_autocast_and_training_of_another_call_are_its_own() -> None:
+    """What a call depends on besides the rules and its tokens, changed between two of them."""
+    layer, x = MessagePassing(AllTokens(), QKSoftmax(8, 2, dropout=0.5)), torch.randn(6, 8)
+    with torch.no_grad():
+        calm = layer.eval()(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        with use_kernels("linear"), pytest.raises(ValueError, match="linear"):
+            layer(x)
+        layer.training = True  # the layer's alone: nothing is assigned to its rules
+        assert not torch.equal(layer(x), calm)
