@@ -61,7 +61,8 @@ class Remembered:
         self.shape, self.dtype, self.device, self.grid = x.shape, x.dtype, x.device, grid
         self.rule, self.weight, self.own_state = rule, weight, type(rule).state is not Neighbours.state
         self.state, self.revision = state(layer)
-        self.dropout, self.kernel = _dropout(layer, weight), plans.allowed if layer.kernel is None else layer.kernel
+        self.dropout = weight.dropout if layer.training else 0.0
+        self.kernel = plans.allowed if layer.kernel is None else layer.kernel
         self.grad, self.autocast = _grad(), _some_autocast() and autocasting(x.device.type)
         self.edge_index: Callable[[], Tensor | None] | None = None
         self.version = 0
@@ -112,10 +113,6 @@ def remember(layer: Any, call: Call, name: str, edge_index: Any, grid: tuple | N
 
 def _forget_gone(repeats: list[Remembered]) -> None:
     repeats[:] = [r for r in repeats if r.edge_index is None or r.edge_index() is not None]
-
-
-def _dropout(layer: Any, weight: Any) -> float:
-    return weight.dropout if layer.training else 0.0
 
 
 def _blank(x: Tensor) -> Tensor:

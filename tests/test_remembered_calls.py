@@ -342,14 +342,35 @@ def test_a_rule_that_changes_itself_in_a_call_is_not_remembered() -> None:
     assert not layer._repeats
 
 
-def test_kernels_autocast_and_training_of_another_call_are_its_own() -> None:
+def test_kernels_and_training_of_another_call_are_its_own() -> None:
     """What a call depends on besides the rules and its tokens, changed between two of them."""
     layer, x = MessagePassing(AllTokens(), QKSoftmax(8, 2, dropout=0.5)), torch.randn(6, 8)
     with torch.no_grad():
         calm = layer.eval()(x)
-        with torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
         with use_kernels("linear"), pytest.raises(ValueError, match="linear"):
             layer(x)
         layer.training = True  # the layer's alone: nothing is assigned to its rules
         assert not torch.equal(layer(x), calm)
+
+
+@pytest.mark.parametrize("kernel", ["spmm", "native", "sdpa", "linear", "native_fft"])
+def test_autocast_of_another_call_is_its_own(kernel: str) -> None:
+    """Remembered without it or within it, a call gives what a copy gives that remembers nothing."""
+    if kernel.startswith("native"):
+        pytest.importorskip("numba")
+    edges, x = (torch.tensor([[0, 1, 2], [1, 2, 3]]),), torch.randn(300, 8)
+    layer, given = {
+        "spmm": (MessagePassing(Graph(), SharedKernel(8, 8)), edges),
+        "native": (MessagePassing(Graph(), QKSoftmax(8, 2)), edges),
+        "sdpa": (MessagePassing(AllTokens(), QKSoftmax(8, 2)), ()),
+        "linear": (MessagePassing(Full(300, 5), Static(8, 4, groups=1)), ()),
+        "native_fft": (MessagePassing(AllTokens(causal=True, max_tokens=300), SharedKernel(8, 8, groups=8)), ()),
+    }[kernel]
+    assert layer.plan(x, *given).kernel == kernel
+    for order in ((False, True), (True, False)):
+        own = copy.deepcopy(layer)
+        for cast in order:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=cast):
+                found, expected = own(x, *given), copy.deepcopy(layer)(x, *given)
+            assert found.dtype == expected.dtype
+            assert torch.equal(found, expected)

@@ -31,18 +31,22 @@ def seeded(name: str) -> int:
 def over(pairs: Iterable[tuple[str, str]]) -> Callable[[Test], Test]:
     """``@over(product())``: the test takes ``place`` and ``rule``, and runs for each of these pairs.
 
-    A failure names its rule, and the other rules run nevertheless.
+    A ``seed`` that it takes is the one of its pair. A failure names its rule, and the other rules run nevertheless.
     """
     rules: dict[str, list[str]] = {}
     for place, rule in pairs:
         rules.setdefault(place, []).append(rule)
 
     def decorate(test: Test) -> Test:
+        parameters = inspect.signature(test).parameters
+
         @functools.wraps(test)
         def every(place: str, **given: Any) -> None:
             failed: list[Exception] = []
             for rule in rules[place]:
-                seeded(f"{test.__module__} {test.__name__} {place} {rule}")
+                seed = seeded(f"{test.__module__} {test.__name__} {place} {rule}")
+                if "seed" in parameters:
+                    given["seed"] = seed
                 try:
                     test(place=place, rule=rule, **given)
                 except Exception as error:  # noqa: BLE001  told below, with its rule
@@ -51,8 +55,8 @@ def over(pairs: Iterable[tuple[str, str]]) -> Callable[[Test], Test]:
             if failed:
                 raise ExceptionGroup(f"{len(failed)} of {len(rules[place])} rules on {place}", failed)
 
-        parameters = inspect.signature(test).parameters
-        every.__signature__ = inspect.Signature([p for n, p in parameters.items() if n != "rule"])  # type: ignore[attr-defined]
+        outside = [p for n, p in parameters.items() if n not in ("rule", "seed")]
+        every.__signature__ = inspect.Signature(outside)  # type: ignore[attr-defined]
         del every.__wrapped__  # type: ignore[attr-defined]  # pytest would look for the fixtures of what it wraps
         return pytest.mark.parametrize("place", list(rules))(every)
 
